@@ -14,6 +14,7 @@ from sdpa_onnx.report.text.labels import usual_factors
 from sdpa_onnx.report.text.table import Table
 from sdpa_onnx.report.text.tally import outcome_of
 from sdpa_onnx.report.timing.case_groups import CaseGroups, case_groups, wrong_arm
+from sdpa_onnx.report.timing.case_names import case_names
 from sdpa_onnx.report.timing.case_table import medians_table
 from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.trust import timing_trust, trust_sentence
@@ -73,8 +74,8 @@ def sized_screen(
     wrong = {
         wrong_arm(one) for one in records if isinstance(one, AgreementRecord) and outcome_of(one) is Outcome.DISAGREES
     }
-    usual = usual_factors(records)
-    grouped = case_groups(found, usual, wrong)
+    names = case_names(found, usual_factors(records))
+    grouped = case_groups(found, names, wrong)
     verdict = tuple(first_findings(records, header, known=known))
     outcome = _worst_outcome(records, header)
     counted = timing_trust(found, wrong)
@@ -87,7 +88,7 @@ def sized_screen(
             verdict=verdict,
             outcome=outcome,
             groups=groups,
-            medians=medians_table(found, usual, most=most_groups) if found and not groups.groups else None,
+            medians=medians_table(found, names, most=most_groups) if found and not groups.groups else None,
             steps=steps,
             trust=trust,
         )

@@ -20,6 +20,7 @@ from sdpa_onnx.report.run.limits_table import limits_table
 from sdpa_onnx.report.saturation.tables import prediction_table, saturation_table
 from sdpa_onnx.report.text.labels import CommonFactors, usual_factors
 from sdpa_onnx.report.text.table import Table
+from sdpa_onnx.report.timing.case_names import CaseNames, case_names
 from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
 from sdpa_onnx.report.timing.cost_tables import circumstances_table, cost_table, work_table
 from sdpa_onnx.report.timing.tables import timing_table
@@ -35,6 +36,7 @@ class TableInput:
         records: All records.
         usual: Factors that most records share.
         timed: The timing records as comparisons.
+        names: The names of their cases.
         saturation: The saturation records.
         ceilings: Ceilings measured in the same run, as in `RunHeader`; empty = not known.
     """
@@ -42,6 +44,7 @@ class TableInput:
     records: Sequence[Record]
     usual: CommonFactors
     timed: Sequence[RecordedComparison]
+    names: CaseNames
     saturation: Sequence[SaturationRecord]
     ceilings: Mapping[str, float]
 
@@ -49,9 +52,9 @@ class TableInput:
 TABLES: tuple[Callable[[TableInput], Table], ...] = (
     lambda given: not_ok_table(given.records, given.usual),
     lambda given: located_table(given.records),
-    lambda given: timing_table(given.timed, given.usual),
-    lambda given: cost_table(given.timed, given.usual),
-    lambda given: work_table(given.timed, given.usual, given.ceilings),
+    lambda given: timing_table(given.timed, given.names),
+    lambda given: cost_table(given.timed, given.names),
+    lambda given: work_table(given.timed, given.names, given.ceilings),
     lambda given: circumstances_table(given.timed),
     lambda given: agreement_table(given.records, given.usual),
     lambda given: planted_table(given.records),
@@ -71,10 +74,12 @@ def all_tables(records: Sequence[Record], ceilings: Mapping[str, float] | None =
         records: All records of the report.
         ceilings: Ceilings measured in the same run, as in `RunHeader`; None = not known.
     """
+    usual, timed = usual_factors(records), comparisons(records)
     given = TableInput(
         records=records,
-        usual=usual_factors(records),
-        timed=comparisons(records),
+        usual=usual,
+        timed=timed,
+        names=case_names(timed, usual),
         saturation=[record for record in records if isinstance(record, SaturationRecord)],
         ceilings=ceilings or {},
     )

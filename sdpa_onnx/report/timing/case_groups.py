@@ -12,27 +12,18 @@ from itertools import groupby
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
-from sdpa_onnx.report.text.labels import (
-    CaseFactor,
-    CommonFactors,
-    case_in_words,
-    case_options,
-    join_words,
-    known_sizes,
-    target_in_words,
-)
-from sdpa_onnx.report.timing.comparisons import RecordedComparison, central, fastest
+from sdpa_onnx.report.text.labels import CaseFactor, case_options, known_sizes
+from sdpa_onnx.report.timing.case_names import CaseNames, case_kind
+from sdpa_onnx.report.timing.comparisons import RecordedComparison, fastest
 from sdpa_onnx.report.timing.slices import axis_value
 
-__all__ = ["ArmRange", "CaseGroup", "CaseGroups", "WrongArm", "case_groups", "is_masked", "wrong_arm"]
+__all__ = ["ArmRange", "CaseGroup", "CaseGroups", "WrongArm", "case_groups", "wrong_arm"]
 
 WrongArm = tuple[str, AttentionSpec | None, str, str, int | None]
 """Target, spec, runtime, form and opset of an arm whose outputs are wrong."""
 
 # The factors along which cases form a group, the most telling first.
 _AXES = (CaseFactor.LENGTH, CaseFactor.HEAD_DIM, CaseFactor.BATCH, CaseFactor.HEADS)
-# Greatest number of targets that a label names; of more it says what they have in common, or counts them.
-_MOST_TARGETS = 2
 # Verdicts that contradict each other.
 _DIRECTIONS = (RatioVerdict.FASTER, RatioVerdict.SLOWER)
 
@@ -111,13 +102,13 @@ class CaseGroups:
 
 
 def case_groups(
-    found: Sequence[RecordedComparison], usual: CommonFactors, wrong: Collection[WrongArm] = ()
+    found: Sequence[RecordedComparison], names: CaseNames, wrong: Collection[WrongArm] = ()
 ) -> Callable[[int], CaseGroups]:
     """Group the cases in at most so many rows: each case alone if possible, else along one factor, else by target.
 
     Args:
         found: The comparisons of a run; those without a contender are left out.
-        usual: Factors that most records share.
+        names: The names of its cases.
         wrong: Arms whose outputs are wrong.
 
     Returns:
@@ -126,38 +117,21 @@ def case_groups(
     compared = [one for one in found if one.contenders or one.missing]
     if not compared:
         return lambda _: CaseGroups(groups=(), arms=(), baselines=(), usual="")
-    middle, findings = central(compared), {id(one): _findings(one) for one in compared}
+    findings = {id(one): _findings(one) for one in compared}
     levels = list(_levels(compared, findings))
     worst = max(_slow_downs(compared), default=None)
-    context = _LabelContext(
-        middle=middle,
-        usual=usual,
-        varied=frozenset(_kinds_of_several_lengths(compared)),
-        with_causal=any(one.first.spec is not None and one.first.spec.is_causal for one in compared),
-    )
     baselines = tuple(sorted({one.first.baseline for one in compared}))
-    common = ", ".join(word for word in (_where(middle, usual), usual.words) if word)
 
     def at_most(most: int) -> CaseGroups:
         groups = []
         for row in _rows(levels, most):
             winners = {findings[id(one)][0][1] for one in row}
             winner = winners.pop() if len(winners) == 1 else ""
-            groups.append(_group(row, _label(row, context), winner, worst, wrong))
+            groups.append(_group(row, names.of([one.first for one in row]), winner, worst, wrong))
         arms = tuple(dict.fromkeys(one.arm for group in groups for one in group.ranges))
-        return CaseGroups(groups=tuple(groups), arms=arms, baselines=baselines, usual=common)
+        return CaseGroups(groups=tuple(groups), arms=arms, baselines=baselines, usual=names.usual)
 
     return at_most
-
-
-def is_masked(record: TimingRecord) -> bool:
-    """Whether a part of the pairs of query and key is masked by causality or a window.
-
-    A larger model has no spec; there the counted work is less than what a kernel executes that skips nothing.
-    """
-    if record.spec is not None:
-        return record.spec.is_causal or record.spec.left_window >= 0 or record.spec.right_window >= 0
-    return bool(record.useful_flops and record.executed_flops and record.useful_flops < record.executed_flops)
 
 
 def wrong_arm(record: TimingRecord | AgreementRecord) -> WrongArm:
@@ -172,7 +146,7 @@ def _levels(found: Sequence[RecordedComparison], findings: Mapping[int, _Finding
     yield [tuple(part) for family in families for _, part in groupby(family, key=lambda one: findings[id(one)])]
     yield [part for family in families for part in _cut_at_contradictions(family, findings)]
     yield families
-    yield _gathered(found, _kind)
+    yield _gathered(found, lambda one: case_kind(one.first))
 
 
 def _rows(levels: Sequence[list[_Cases]], most: int) -> list[_Cases]:
@@ -214,16 +188,6 @@ def _families(found: Sequence[RecordedComparison]) -> list[_Cases]:
         left = [one for one in left if id(one) not in taken]
     families += [(one,) for one in left]
     return sorted(families, key=lambda family: min(places[id(one)] for one in family))
-
-
-def _kind(one: RecordedComparison) -> tuple[object, ...]:
-    """What is computed, without sizes."""
-    return (one.first.target, case_options(one.first), one.first.dtype)
-
-
-def _kinds_of_several_lengths(found: Sequence[RecordedComparison]) -> set[tuple[object, ...]]:
-    lengths = {(_kind(one), axis_value(one.first, CaseFactor.LENGTH)) for one in found}
-    return {kind for kind, number in Counter(kind for kind, _ in lengths).items() if number > 1}
 
 
 def _gathered(
@@ -301,84 +265,3 @@ def _range(row: _Cases, name: str, worst: tuple[float, str] | None) -> ArmRange:
         missing=Counter(arm.outcome.counted for one in row for arm in one.missing if arm.arm == name),
         is_worst=worst is not None and worst[1] == name and worst in _slow_downs(row),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LabelContext:
-    """What a label depends on besides its own cases.
-
-    Args:
-        middle: The central case, whose factors no label repeats.
-        usual: Factors that most records share.
-        varied: What is computed at several lengths.
-        with_causal: Whether a case of a bare attention is causal, so that the others are labelled as not causal.
-    """
-
-    middle: RecordedComparison
-    usual: CommonFactors
-    varied: frozenset[tuple[object, ...]]
-    with_causal: bool
-
-
-def _label(row: _Cases, context: _LabelContext) -> str:
-    """What the cases are, without the factors that the central case has too; never empty."""
-    records = [one.first for one in row]
-    targets = list(dict.fromkeys(record.target for record in records))
-    middle, kind = context.middle, _kind(row[0])
-    # The length is named even if the central case has it, where the same is computed at another length too.
-    with_length = kind in context.varied and kind != _kind(middle)
-    is_open = context.with_causal and not any(is_masked(record) for record in records)
-    target = "" if targets == [middle.first.target] else _targets_words(targets, is_open=is_open)
-    options = {case_in_words(record, context.usual, without=_AXES) for record in records}
-    if not any(options):
-        options = {_mask_words(records, with_causal=context.with_causal)}
-    if len(targets) > 1:
-        options, with_length = set(), False
-    sizes = [_factor_words(records, axis, middle.first) for axis in (CaseFactor.BATCH, *_AXES[:2], CaseFactor.HEADS)]
-    words = [target, *(options if len(options) == 1 else ()), *sizes]
-    length = _length_words(records)
-    words += [length] if with_length and length not in words else []
-    return ", ".join(word for word in words if word) or length
-
-
-def _targets_words(targets: Sequence[str], *, is_open: bool) -> str:
-    if len(targets) > _MOST_TARGETS:
-        return "not causal" if is_open else f"{len(targets)} targets"
-    return join_words([target_in_words(target) for target in targets])
-
-
-def _mask_words(records: Sequence[TimingRecord], *, with_causal: bool) -> str:
-    """Whether cases without an option mask anything, if the table would be ambiguous without it."""
-    if all(record.spec is None and is_masked(record) for record in records):
-        return "masked"
-    return "not causal" if with_causal and all(record.spec is not None for record in records) else ""
-
-
-def _factor_words(records: Sequence[TimingRecord], axis: CaseFactor, middle: TimingRecord) -> str:
-    """The values of a factor if any differs from the central case: length 32 to 1024."""
-    values = sorted({axis_value(record, axis) for record in records} - {0})
-    lengths = [known_sizes(record) for record in records]
-    queries = {sizes.q_seq_len for sizes in lengths if sizes.q_seq_len != sizes.kv_seq_len}
-    is_usual = values == [axis_value(middle, axis)] or not values
-    if axis is CaseFactor.LENGTH:
-        return "" if is_usual and not queries else _length_words(records)
-    return "" if is_usual else f"{axis} {_values_words(values)}"
-
-
-def _length_words(records: Sequence[TimingRecord]) -> str:
-    keys = sorted({axis_value(record, CaseFactor.LENGTH) for record in records})
-    lengths = [known_sizes(record) for record in records]
-    queries = sorted({sizes.q_seq_len or 0 for sizes in lengths})
-    if all(sizes.q_seq_len in (None, sizes.kv_seq_len) for sizes in lengths):
-        return f"length {_values_words(keys)}" if keys != [0] else "all cases"
-    return f"{_values_words(queries)} queries, {_values_words(keys)} keys"
-
-
-def _values_words(values: Sequence[int]) -> str:
-    if len(values) > 2:
-        return f"{values[0]} to {values[-1]}"
-    return join_words([str(value) for value in values])
-
-
-def _where(one: RecordedComparison, usual: CommonFactors) -> str:
-    return ", ".join(word for word in (target_in_words(one.first.target), case_in_words(one.first, usual)) if word)

@@ -6,10 +6,11 @@ Case by arm if that fits the width, else a row per arm under each group, with th
 from collections.abc import Iterable, Sequence
 
 from sdpa_onnx.core.records.verdicts import RatioVerdict
-from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, series_name, target_in_words
+from sdpa_onnx.report.text.labels import join_words, series_name
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, median_text, share
 from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.timing.case_groups import ArmRange, CaseGroup, CaseGroups
+from sdpa_onnx.report.timing.case_names import CaseNames
 from sdpa_onnx.report.timing.comparisons import EQUAL_WITHIN, RecordedComparison
 
 __all__ = ["case_table", "medians_table", "short_arms"]
@@ -56,29 +57,30 @@ def _width_of_numbers(table: Table) -> int:
     )
 
 
-def medians_table(found: Sequence[RecordedComparison], usual: CommonFactors, *, most: int) -> Table:
+def medians_table(found: Sequence[RecordedComparison], names: CaseNames, *, most: int) -> Table:
     """Medians and shares of the roof of arms that were timed alone: there is no ratio.
 
     Args:
         found: The comparisons.
-        usual: Factors that most records share.
+        names: The names of their cases.
         most: Greatest number of rows; a note counts those left out.
     """
     arms = [arm for one in found for arm in one.arms]
     rows = (
         {
-            "case": ", ".join(word for word in (target_in_words(arm.target), case_in_words(arm, usual)) if word),
+            "case": names.of([arm]),
             "arm": series_name(arm),
             "median [95 %]": median_text(arm.median_seconds, arm.median_low, arm.median_high),
             "roof": share(arm.roof_share),
         }
         for arm in arms[:most]
     )
+    more = f" {len(arms) - most} more in the report." if len(arms) > most else ""
     return text_table(
         "Time of a call, without an arm to compare it with",
         rows,
         numbers=("median [95 %]", "roof"),
-        note=f"{len(arms) - most} more in the report." if len(arms) > most else "",
+        note=f"Unless stated: {names.usual}.{more}",
     )
 
 

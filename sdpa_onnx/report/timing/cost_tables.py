@@ -6,9 +6,10 @@ For comparisons in worker processes; an arm without a measurement has no row.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sdpa_onnx.core.records.records import TimingRecord
-from sdpa_onnx.report.text.labels import CommonFactors, series_name
+from sdpa_onnx.report.text.labels import series_name
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, bytes_text, duration, figure, share
 from sdpa_onnx.report.text.table import Table, text_table
+from sdpa_onnx.report.timing.case_names import CaseNames
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.tables import case_heading, has_launches
 
@@ -19,14 +20,15 @@ WORK_TITLE = "Work of a call"
 CIRCUMSTANCES_TITLE = "What the arms ran on"
 
 
-def cost_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
+def cost_table(found: Sequence[RecordedComparison], names: CaseNames) -> Table:
     """Session creation, first runs, idling, time inside kernels, memory."""
     return text_table(
         COST_TITLE,
-        _rows(found, usual, _cost_cells),
+        _rows(found, names, _cost_cells),
         heading="case",
         numbers=("create", "first run", "new length", "after idling", "kernels", "host", "memory"),
-        note="Wall time, median over launches. Create: creation of the session. New length: the first run at "
+        note=f"Unless stated: {names.usual}. "
+        "Wall time, median over launches. Create: creation of the session. New length: the first run at "
         "other sizes in a warm process. After idling: the first run after a pause. Kernels, host: time of a "
         "profiled call inside and outside operators; profiling adds time. Memory: the peak of the first runs above the "
         f"loaded state. {NOT_KNOWN}: not measured, or smaller than its error.",
@@ -45,15 +47,16 @@ def _cost_cells(arm: TimingRecord) -> dict[str, str]:
     }
 
 
-def work_table(found: Sequence[RecordedComparison], usual: CommonFactors, ceilings: Mapping[str, float]) -> Table:
+def work_table(found: Sequence[RecordedComparison], names: CaseNames, ceilings: Mapping[str, float]) -> Table:
     """Rates of a call compared with the ceilings of the machine, what bounds it, and how many nodes ran."""
     shares = " In parentheses: share of the ceiling measured in the same run." if ceilings else ""
     return text_table(
         WORK_TITLE,
-        _rows(found, usual, lambda arm: _work_cells(arm, ceilings)),
+        _rows(found, names, lambda arm: _work_cells(arm, ceilings)),
         heading="case",
         numbers=("useful GFLOP/s", "executed GFLOP/s", "Gexp/s", "GB/s", "nodes run"),
-        note="By the median time. Useful: pairs that may attend; executed: pairs that a kernel computes which skips "
+        note=f"Unless stated: {names.usual}. "
+        "By the median time. Useful: pairs that may attend; executed: pairs that a kernel computes which skips "
         "nothing. GB/s: inputs read once and outputs written once, the least that a fused kernel moves. Bound by: "
         "what takes longest: products, exponentials, memory, or the host (time outside operators). "
         f"Nodes run: after the optimisation of the runtime.{shares}",
@@ -92,14 +95,14 @@ def circumstances_table(found: Sequence[RecordedComparison]) -> Table:
 
 
 def _rows(
-    found: Sequence[RecordedComparison], usual: CommonFactors, cells: Callable[[TimingRecord], dict[str, str]]
+    found: Sequence[RecordedComparison], names: CaseNames, cells: Callable[[TimingRecord], dict[str, str]]
 ) -> Iterator[dict[str, str]]:
     """A row for every arm that has a figure."""
     for one in found:
         for arm in one.arms if has_launches(one.arms) else ():
             row = cells(arm)
             if {*row.values()} != {NOT_KNOWN}:
-                yield {"case": case_heading(one, usual), "arm": series_name(arm), **row}
+                yield {"case": case_heading(one, names), "arm": series_name(arm), **row}
 
 
 def _rate(amount: int | None, seconds: float | None, ceiling: float) -> str:

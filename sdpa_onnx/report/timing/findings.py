@@ -15,6 +15,7 @@ from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import CaseFactor, CommonFactors, arm_in_words, case_in_words, join_words, series_name
 from sdpa_onnx.report.text.number_text import count, figures_per_second, share
 from sdpa_onnx.report.timing.alarms import alarm_lines
+from sdpa_onnx.report.timing.case_names import CaseNames, case_names
 from sdpa_onnx.report.timing.comparisons import JudgedRatio, RecordedComparison, central, comparisons, fastest
 from sdpa_onnx.report.timing.slices import Slice, axis_value, slices_along
 from sdpa_onnx.report.timing.verdict_text import ratio_in_words, verdict_counts
@@ -30,12 +31,13 @@ def timing_findings(records: Sequence[Record], usual: CommonFactors) -> list[str
     found = comparisons(records)
     if not found:
         return []
+    names = case_names(found, usual)
     return [
-        *alarm_lines(found, usual),
-        *_against_lines(found, usual),
+        *alarm_lines(found, names),
+        *_against_lines(found, names),
         *_winner_lines(found, CaseFactor.LENGTH, usual),
         *_winner_lines(found, CaseFactor.HEAD_DIM, usual),
-        *_roof_lines(found, usual),
+        *_roof_lines(found, names),
     ]
 
 
@@ -46,7 +48,7 @@ def _main_target(found: Sequence[RecordedComparison]) -> list[RecordedComparison
     return [one for one in found if one.first.target == main]
 
 
-def _against_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
+def _against_lines(found: Sequence[RecordedComparison], names: CaseNames) -> list[str]:
     """Each arm over its baseline, then each form over the decomposed graph on its runtime."""
     pairs: dict[tuple[str, str], list[tuple[RecordedComparison, JudgedRatio]]] = {}
     for one in found:
@@ -57,11 +59,10 @@ def _against_lines(found: Sequence[RecordedComparison], usual: CommonFactors) ->
         for arm in one.contenders:
             other = decomposed.get(_environment(arm))
             if other is not None and other in one.contenders and arm.form not in ("", _DECOMPOSED):
-                names = (_name(one, arm), _name(one, other))
-                pairs.setdefault(names, []).append((one, one.between(arm, other)))
+                pairs.setdefault((_name(one, arm), _name(one, other)), []).append((one, one.between(arm, other)))
     return [
-        f"{_against_line(names, judged, usual)}{_not_timed_words(names[0], found)}"
-        for names, judged in pairs.items()
+        f"{_against_line(arms, judged, names)}{_not_timed_words(arms[0], found)}"
+        for arms, judged in pairs.items()
         if len(found) > 1 or len(pairs) > 2
     ]
 
@@ -87,19 +88,16 @@ def _name(one: RecordedComparison, arm: TimingRecord) -> str:
 
 
 def _against_line(
-    names: tuple[str, str], pairs: Sequence[tuple[RecordedComparison, JudgedRatio]], usual: CommonFactors
+    arms: tuple[str, str], pairs: Sequence[tuple[RecordedComparison, JudgedRatio]], names: CaseNames
 ) -> str:
     counted = verdict_counts([judged for _, judged in pairs])
-    line = f"{_capital(names[0])} against {names[1]}: {counted}."
+    line = f"{_capital(arms[0])} against {arms[1]}: {counted}."
     slower = [(one, judged) for one, judged in pairs if judged.proven is RatioVerdict.SLOWER]
     if slower:
         slower.sort(key=lambda pair: -pair[1].ratio.value)
-        cases = [
-            f"{one.first.target}, {case_in_words(one.first, usual)} ({ratio_in_words(judged)})"
-            for one, judged in slower[:_MOST_CASES]
-        ]
+        cases = [f"{names.of([one.first])} ({ratio_in_words(judged)})" for one, judged in slower[:_MOST_CASES]]
         more = f"; and {count(len(slower) - _MOST_CASES, 'more case')}" if len(slower) > _MOST_CASES else ""
-        line = f"{line} Slower at {'; '.join(cases)}{more}."
+        line = f"{line} Slower for {'; '.join(cases)}{more}."
     if all(judged.ratio.is_paired for _, judged in pairs):
         return line
     baselines = join_words(sorted({one.first.baseline for one, _ in pairs}))
@@ -144,7 +142,7 @@ def _values_in_words(values: Sequence[int]) -> str:
     return f"from {values[0]} to {values[-1]}"
 
 
-def _roof_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
+def _roof_lines(found: Sequence[RecordedComparison], names: CaseNames) -> list[str]:
     middle = central(_main_target(found))
     arms = [arm for arm in middle.arms if arm.roof_share is not None and arm.useful_flops is not None]
     if not arms:
@@ -154,8 +152,7 @@ def _roof_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> li
         f"({figures_per_second(known(arm.useful_flops) / known(arm.median_seconds), 'FLOP/s')})"
         for arm in arms
     ]
-    where = f"{middle.first.target}, {case_in_words(middle.first, usual)}"
-    line = f"Share of the roof measured on this machine in {where}: {join_words(shares)}."
+    line = f"Share of the roof measured on this machine for {names.of([middle.first])}: {join_words(shares)}."
     over = any(known(arm.roof_share) > 1 for arm in arms)
     return [f"{line} A share above 100 % means that the measured roof is too low." if over else line]
 

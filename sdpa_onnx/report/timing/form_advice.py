@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import CaseFactor
-from sdpa_onnx.report.timing.case_groups import WrongArm, is_masked
+from sdpa_onnx.report.timing.case_groups import WrongArm
+from sdpa_onnx.report.timing.case_names import is_masked
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.slices import axis_value
 

@@ -20,6 +20,7 @@ _PANEL_WIDTH, _ALONE_WIDTH = 330, 560
 _LANE, _GAP = 12, 1
 _TOOLTIPS = {
     "case": "case",
+    "id": "case id",
     "series": "arm",
     "verdict": "verdict",
     "ratio": "time / baseline",
@@ -102,6 +103,7 @@ def _lanes(cases: Sequence[RatioCase]) -> Iterator[dict[str, str | float | bool]
         for number, point in enumerate(case.points):
             yield {
                 "case": case.label,
+                "id": case.case_id,
                 "series": point.series,
                 "y": place + number,
                 "x": point.ratio,

@@ -1,21 +1,17 @@
 """The numbers behind the chart of all ratios: every case with a time, causal and not; draws nothing."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import AgreementRecord, Record, TimingRecord
 from sdpa_onnx.report.text.labels import (
-    CaseFactor,
-    CommonFactors,
-    case_in_words,
     join_words,
     series_name,
     usual_factors,
 )
 from sdpa_onnx.report.text.number_text import count, median_text, ratio_text
+from sdpa_onnx.report.timing.case_names import CaseNames, case_names
 from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
 from sdpa_onnx.report.timing.verdict_text import confidences, verdict_cell
 
@@ -24,18 +20,13 @@ __all__ = [
     "RatioPanel",
     "RatioPicture",
     "RatioPoint",
-    "case_words",
     "causal_targets",
     "ratio_picture",
-    "unless_named",
-    "usual_values",
 ]
 
 # Greatest number of cases in one panel. More do not fit on a screen; the cases with the largest effects are kept.
 _MOST_CASES = 30
 _CAUSAL = "causal"
-
-UsualValues = Mapping[CaseFactor, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +46,10 @@ class RatioPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioCase:
-    """One row of the picture: a case, and its arms other than the baseline."""
+    """One row of the picture: a case with its name and its stable id, and its arms other than the baseline."""
 
     label: str
+    case_id: str = ""
     points: tuple[RatioPoint, ...]
 
     @property
@@ -98,17 +90,16 @@ def ratio_picture(records: Sequence[Record]) -> RatioPicture | None:
     if not found:
         return None
     noisy = sum(len(one.contenders) for one in timed if one.is_noisy)
-    usual = usual_factors(records)
-    most = usual_values(found)
+    names = case_names(timed, usual_factors(records))
     causal = causal_targets(records)
     sides: dict[bool, list[RatioCase]] = {False: [], True: []}
     for one in found:
-        sides[_is_causal(one.first, causal)].append(_case(one, usual, most))
+        sides[_is_causal(one.first, causal)].append(_case(one, names))
     titles = {False: "not causal", True: _CAUSAL}
     panels = tuple(_panel(titles[side], cases) for side, cases in sides.items() if cases)
     return RatioPicture(
         panels=panels,
-        fixed=f"{unless_named(found, usual, most)} Bars: {join_words(confidences(found))} intervals."
+        fixed=f"{names.unless_stated(found)} Bars: {join_words(confidences(found))} intervals."
         + (f" {count(noisy, 'noisy ratio')} not drawn." if noisy else ""),
         baseline=join_words(sorted({one.first.baseline for one in found})),
         series=tuple(dict.fromkeys(point.series for panel in panels for case in panel.cases for point in case.points)),
@@ -130,29 +121,9 @@ def _is_causal(record: TimingRecord, targets: frozenset[str]) -> bool:
     return record.spec.is_causal if record.spec is not None else record.target in targets
 
 
-def usual_values(found: Sequence[RecordedComparison]) -> UsualValues:
-    """Batch and width of most cases, which a row does not repeat."""
-    batch = Counter(one.first.sizes.batch_size for one in found).most_common(1)[0][0]
-    width = Counter(one.first.sizes.head_dim for one in found).most_common(1)[0][0]
-    return {CaseFactor.BATCH: batch, CaseFactor.HEAD_DIM: width}
-
-
-def _case(one: RecordedComparison, usual: CommonFactors, most: UsualValues) -> RatioCase:
-    words = [word for word in case_words(one, usual, most) if word != _CAUSAL]
-    return RatioCase(
-        label=", ".join(words), points=tuple(_point(one, arm) for arm in one.contenders if _can_be_drawn(arm))
-    )
-
-
-def case_words(one: RecordedComparison, usual: CommonFactors, most: UsualValues) -> list[str]:
-    """The words that label a row of a chart: target, and the sizes and options that `unless_named` does not have."""
-    sizes = one.first.sizes
-    values = {CaseFactor.BATCH: sizes.batch_size, CaseFactor.HEAD_DIM: sizes.head_dim}
-    without = [factor for factor, value in values.items() if value == most[factor]]
-    words = [one.first.target, *case_in_words(one.first, usual, without=without).split(", ")]
-    # Of a target and a case that is named after it only the case.
-    longer = [word for word in words if not any(other.startswith(f"{word}_") for other in words)]
-    return list(dict.fromkeys(word for word in longer if word))
+def _case(one: RecordedComparison, names: CaseNames) -> RatioCase:
+    points = tuple(_point(one, arm) for arm in one.contenders if _can_be_drawn(arm))
+    return RatioCase(label=names.of([one.first]), case_id=one.first.case, points=points)
 
 
 def _point(one: RecordedComparison, arm: TimingRecord) -> RatioPoint:
@@ -180,17 +151,3 @@ def _panel(title: str, cases: Sequence[RatioCase]) -> RatioPanel:
     kept = {id(case) for case in sorted(cases, key=lambda case: -case.effect)[:_MOST_CASES]}
     shown = tuple(case for case in cases if id(case) in kept)
     return RatioPanel(title=title, cases=shown, left_out=len(cases) - len(shown))
-
-
-def unless_named(found: Sequence[RecordedComparison], usual: CommonFactors, most: UsualValues) -> str:
-    """The factors that a row names only if they differ, as a sentence."""
-    batch, width = most[CaseFactor.BATCH], most[CaseFactor.HEAD_DIM]
-    threads = sorted({known(one.first.threads) for one in found})
-    words = [
-        f"batch {batch}" if batch else "",
-        f"d_k {width}" if width else "",
-        usual.words,
-        join_words([count(number, "thread") for number in threads]),
-    ]
-    unless = ", ".join(word for word in words if word)
-    return f"Unless named: {unless}."

@@ -19,6 +19,7 @@ _PANEL_WIDTH = 560
 _LANE, _HALF, _GAP = 11, 0.42, 1
 _TOOLTIPS = {
     "case": "case",
+    "id": "case id",
     "series": "arm",
     "share": "share of the roof",
     "rate": "useful work",
@@ -76,6 +77,7 @@ def _rows(picture: RoofPicture) -> Iterator[dict[str, str | float | int]]:
             yield {
                 "number": number,
                 "case": case.label,
+                "id": case.case_id,
                 "series": bar.series,
                 "lane": place,
                 "top": place - _HALF,

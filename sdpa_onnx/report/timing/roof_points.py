@@ -7,8 +7,8 @@ from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Record, TimingRecord
 from sdpa_onnx.report.text.labels import series_name, usual_factors
 from sdpa_onnx.report.text.number_text import figures_per_second, median_text, share
+from sdpa_onnx.report.timing.case_names import case_names
 from sdpa_onnx.report.timing.comparisons import comparisons
-from sdpa_onnx.report.timing.ratio_points import case_words, unless_named, usual_values
 
 __all__ = ["RoofBar", "RoofCase", "RoofPicture", "roof_picture"]
 
@@ -30,9 +30,10 @@ class RoofBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoofCase:
-    """One row: a case, and its arms."""
+    """One row: a case with its name and its stable id, and its arms."""
 
     label: str
+    case_id: str
     bars: tuple[RoofBar, ...]
 
 
@@ -54,22 +55,25 @@ class RoofPicture:
 def roof_picture(records: Sequence[Record], ceilings: Mapping[str, float]) -> RoofPicture | None:
     """Gather the timings whose work is counted; None without one, or if the ceilings are not known."""
     products, exps = ceilings.get("gemm_flops_per_second", 0.0), ceilings.get("exps_per_second", 0.0)
-    usual = usual_factors(records)
-    counted = [one for one in comparisons(records) if any(map(_is_counted, one.arms))]
+    timed = comparisons(records)
+    counted = [one for one in timed if any(map(_is_counted, one.arms))]
     if not counted or products <= 0 or exps <= 0:
         return None
-    most = usual_values(counted)
+    names = case_names(timed, usual_factors(records))
     cases = [
-        RoofCase(label=", ".join(case_words(one, usual, most)), bars=tuple(map(_bar, filter(_is_counted, one.arms))))
+        RoofCase(
+            label=names.of([one.first]),
+            case_id=one.first.case,
+            bars=tuple(map(_bar, filter(_is_counted, one.arms))),
+        )
         for one in counted[:_MOST_CASES]
     ]
     ceiling = (
         f"100 %: matrix products at {figures_per_second(products, 'FLOP/s')} and exponentials at "
         f"{figures_per_second(exps, 'exp/s')}, measured in the same run."
     )
-    return RoofPicture(
-        cases=tuple(cases), fixed=f"{unless_named(counted, usual, most)} {ceiling}", left_out=len(counted) - len(cases)
-    )
+    fixed = f"{names.unless_stated(counted)} {ceiling}"
+    return RoofPicture(cases=tuple(cases), fixed=fixed, left_out=len(counted) - len(cases))
 
 
 def _is_counted(arm: TimingRecord) -> bool:

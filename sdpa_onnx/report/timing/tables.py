@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
-from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, clock_in_words, join_words, plain, series_name
+from sdpa_onnx.report.text.labels import clock_in_words, join_words, plain, series_name
 from sdpa_onnx.report.text.number_text import (
     NOT_KNOWN,
     confidence_text,
@@ -22,6 +22,7 @@ from sdpa_onnx.report.text.number_text import (
 from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.timing.alarms import is_alarm
 from sdpa_onnx.report.timing.bench_verdict import median_note
+from sdpa_onnx.report.timing.case_names import CaseNames
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.verdict_text import confidences, verdict_cell, verdict_word
 
@@ -36,7 +37,7 @@ def has_launches(arms: Sequence[TimingRecord]) -> bool:
     return any(arm.verdict is not None or known(arm.launches) > 1 for arm in arms)
 
 
-def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
+def timing_table(found: Sequence[RecordedComparison], names: CaseNames) -> Table:
     """Median and ratio of every arm, one section per case; requested arms that did not run have their outcome."""
     arms = [arm for one in found for arm in one.arms]
     footnotes = tuple(dict.fromkeys(warning for arm in arms for warning in _marked_warnings(arm)))
@@ -49,7 +50,7 @@ def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> T
 
     def rows() -> Iterator[dict[str, str]]:
         for one in found:
-            case = {"case": case_heading(one, usual, with_clock=with_clock)}
+            case = {"case": case_heading(one, names, with_clock=with_clock)}
             for arm in one.arms:
                 median = median_text(arm.median_seconds, arm.median_low, arm.median_high)
                 first = {"arm": _marked_name(arm, footnotes), _MEDIAN: median}
@@ -64,17 +65,16 @@ def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> T
         rows(),
         heading="case",
         numbers={_MEDIAN, ratio, *tail} - {"verdict"},
-        note=_judged_note(found, usual) if is_judged else _plain_note(found, usual),
+        note=_judged_note(found, names) if is_judged else _plain_note(found, names),
         footnotes=footnotes,
     )
 
 
-def case_heading(one: RecordedComparison, usual: CommonFactors, *, with_clock: bool = False) -> str:
+def case_heading(one: RecordedComparison, names: CaseNames, *, with_clock: bool = False) -> str:
     """One case: its description, and the number of launches behind its figures."""
-    case = ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
     launches = max(known(arm.launches) for arm in one.arms)
     words = [
-        case,
+        names.of([one.first]),
         count(launches, "launch", "launches") if has_launches(one.arms) else "",
         clock_in_words(one.first.clock) if with_clock else "",
         "cold cache" if one.first.cache == "cold" else "",
@@ -116,20 +116,20 @@ def _ratio_cell(arm: TimingRecord, *, with_confidence: bool) -> str:
     return ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high) + confidence
 
 
-def _plain_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
+def _plain_note(found: Sequence[RecordedComparison], names: CaseNames) -> str:
     return (
-        f"{_shared(found, usual)}, unless the case states otherwise. Ratio: time over that of {_baselines(found)} in "
+        f"Unless stated: {_shared(found, names)}. Ratio: time over that of {_baselines(found)} in "
         "the same interleaved run, below 1 = faster; if its interval contains 1, nothing is claimed. Useful: masked "
         "pairs are not counted. Roof: share of the bound from measured matrix products and exponentials. Nodes run: "
         f"after the optimisation of the runtime. {_chance(found)}"
     )
 
 
-def _judged_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
+def _judged_note(found: Sequence[RecordedComparison], names: CaseNames) -> str:
     is_doubtful = any(one.judged(arm).doubt is not None for one in found for arm in one.contenders)
     doubtful = " with a question mark, doubtful;" if is_doubtful else ""
     return (
-        f"{_shared(found, usual)}, unless the case states otherwise. Ratio: time over that of {_baselines(found)}, "
+        f"Unless stated: {_shared(found, names)}. Ratio: time over that of {_baselines(found)}, "
         "below 1 = faster; each arm has its own processes, a new one per launch, visited in random order. Verdict: "
         f"faster and slower hold for all arms of a case together; {verdict_word(RatioVerdict.EQUAL)}; inconclusive "
         f"(about how many more launches would decide);{doubtful} noisy: the time of a clone of the baseline differed, "
@@ -139,11 +139,11 @@ def _judged_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> s
     ).rstrip()
 
 
-def _shared(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
+def _shared(found: Sequence[RecordedComparison], names: CaseNames) -> str:
     arms = [arm for one in found for arm in one.arms]
     threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
     clock = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
-    return ", ".join(word for word in (usual.words, threads, clock) if word)
+    return ", ".join(word for word in (names.usual, threads, clock) if word)
 
 
 def _baselines(found: Sequence[RecordedComparison]) -> str:

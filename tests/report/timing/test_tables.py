@@ -129,7 +129,7 @@ def test_what_a_call_costs() -> None:
     (section,) = table.sections
     assert section.rows[0][1:] == ("12.3 ms", "24.0 ms", "10.8 ms", "-", "-", "-", "-")
     assert section.rows[2][-3:] == ("6.26 ms", "399 µs", "12.3 MiB")
-    assert section.heading == "sdpa, batch 1, length 512, d_k 64; 4 launches"
+    assert section.heading == "length 512; 4 launches"
 
 
 def test_rates_stand_beside_their_ceilings() -> None:

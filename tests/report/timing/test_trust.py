@@ -7,6 +7,7 @@ from sdpa_onnx.core.records.records import Record, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import usual_factors
 from sdpa_onnx.report.timing.case_groups import case_groups
+from sdpa_onnx.report.timing.case_names import case_names
 from sdpa_onnx.report.timing.case_table import case_table
 from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.doubt import TimingDoubt
@@ -82,7 +83,7 @@ def test_doubt_is_shown_wherever_a_verdict_is() -> None:
     """The table, the dots, the verdict column and the sentences agree that nothing is proven."""
     records: list[Record] = [*doubted(OTHER, OTHER), *doubted(MOVING, MOVING)]
     found = comparisons(records)
-    table = case_table(case_groups(found, usual_factors(records))(4))
+    table = case_table(case_groups(found, case_names(found, usual_factors(records)))(4))
     shown = [cell for section in table.sections for row in section.rows for cell in row[1:]]
     assert shown
     assert all(cell.endswith("?") for cell in shown)
