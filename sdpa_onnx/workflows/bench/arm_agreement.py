@@ -13,6 +13,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Ve
 from sdpa_onnx.errors import ModelError, NoAnswerError, SessionError
 from sdpa_onnx.graph.files.held_folder import HeldFolder
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.opened_bodies import OpenedBody, opened_bodies
 from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.pool import WorkerFactory, WorkerPool
 from sdpa_onnx.measure.what_ran import worker_report
@@ -22,9 +23,11 @@ from sdpa_onnx.runtimes.timing_worker import TimingWorker
 from sdpa_onnx.runtimes.workers import WorkerNotStartedError
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds
+from sdpa_onnx.workflows.check.file_feeds import named_axes
 from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import RunContext, runs_module
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
+from sdpa_onnx.workflows.verify.axis_links import complete_sizes
 from sdpa_onnx.workflows.verify.verify_file import contradiction_records
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs, tapped_run, untapped_check
 
@@ -119,12 +122,13 @@ class _Judge:
 
     def add(self, arm: Arm) -> None:
         """Run and judge one arm."""
-        lifted = with_lifted_sites(arm.model)
+        lifted = arm.lifted or with_lifted_sites(arm.model)
         truth = self.expectations.truth(lifted.model)
         has_module = truth is not None
         # A module has no values around its attentions.
         model = replace(lifted.model, sites=()) if has_module and runs_module(arm.runtime.name) else lifted.model
-        is_read = bool(model.sites) or has_module
+        bodies = [] if has_module else list(opened_bodies(model))
+        is_read = bool(model.sites) or has_module or bool(bodies)
         if (self.step is None and not is_read) or self.limit.seconds_left <= 0.0:
             self.unjudged[arm.name] = _NO_TIME if is_read else _NOT_READ
             return
@@ -132,6 +136,7 @@ class _Judge:
         try:
             step = self.step or step_of(model, self.check)
             found, self.outputs[arm.name] = _judged(place, model, step, self.expectations, target=self.target)
+            found += [one for body in bodies for one in self._inside(place, body)]
         except (SessionError, ModelError) as error:
             is_late = self.limit.is_past and isinstance(error, NoAnswerError | WorkerNotStartedError)
             self.late |= {arm.name} if is_late else set()
@@ -144,6 +149,14 @@ class _Judge:
             self.warnings[arm.name] = bad
         elif (reason := _unjudged_reason(found) if is_read else _NOT_READ) is not None:
             self.unjudged[arm.name] = reason
+
+    def _inside(self, place: "_ArmPlace", body: OpenedBody) -> Iterator[AgreementRecord]:
+        """Judge the attentions of a body in the body opened as a model, with inputs of its own."""
+        part = named_axes(body.model)
+        own = {axis: size for axis, size in self.check.sizes.items() if axis in part.facts.axes}
+        check = replace(self.check, inputs=None, sizes=complete_sizes(part.facts, {}, own))
+        found, _ = _judged(place, part, step_of(part, check), self.expectations, target=self.target)
+        yield from found
 
     @property
     def judged(self) -> ArmAgreement:

@@ -18,6 +18,7 @@ from sdpa_onnx.measure.pool import PATIENCE_SECONDS
 from sdpa_onnx.runtimes.base import Runtime, Unsupported
 from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE, module_runtime
 from sdpa_onnx.workflows.bench.environments import environment_labels, package_version
+from sdpa_onnx.workflows.check.lifted_model import LiftedModel, with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, runs_module
 from sdpa_onnx.workflows.choose_form.runtime_strategies import RuntimeForm
 from sdpa_onnx.workflows.convert.convert_model import convert_model
@@ -130,7 +131,10 @@ def make_contest(
         # torch is a default, not requested by name: what it does not support is not reported
         entries = [entry for entry in entries if not (entry.is_module and entry.candidate.reason)]
     named = dict(zip(_names(entries, models, choice), entries, strict=True))
-    arms = tuple(_arm(name, entry) for name, entry in named.items() if not entry.candidate.reason)
+    able = {name: entry for name, entry in named.items() if not entry.candidate.reason}
+    distinct = {id(entry.candidate.model): entry.candidate.model for entry in able.values()}
+    lifted = {key: with_lifted_sites(model) for key, model in distinct.items()}
+    arms = tuple(_arm(name, entry, lifted[id(entry.candidate.model)]) for name, entry in able.items())
     refused = tuple(_refusal(name, entry) for name, entry in named.items() if entry.candidate.reason)
     if not arms:
         raise PlanError(f"No runtime supports these models: {refused[0].reason}")
@@ -288,7 +292,7 @@ def _settings(options: Mapping[str, str], every: Sequence[Mapping[str, str]]) ->
     return ",".join(f"{short[key]}={value}" for key, value in options.items())
 
 
-def _arm(name: str, entry: _Entry) -> Arm:
+def _arm(name: str, entry: _Entry, lifted: LiftedModel) -> Arm:
     return Arm(
         name=name,
         model=entry.candidate.model,
@@ -297,6 +301,7 @@ def _arm(name: str, entry: _Entry) -> Arm:
         options=entry.options,
         python=entry.python,
         environment=entry.version if entry.python is not None else "",
+        lifted=lifted,
     )
 
 

@@ -33,7 +33,7 @@ from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
 from sdpa_onnx.runtimes.workers import WorkerFailedError, WorkerNotStartedError
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.timing.graph_work import model_work
+from sdpa_onnx.workflows.timing.graph_work import CountedWork, model_work
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder, longer
 from sdpa_onnx.workflows.timing.records import RecordContext, refused_record, timed_record
 
@@ -142,6 +142,7 @@ class _ComparisonRun:
     times_survivor: bool
     refused: dict[str, tuple[Outcome, str]] = field(default_factory=dict, init=False)
     ran: dict[str, RanReport] = field(default_factory=dict, init=False)
+    works: dict[str, CountedWork] = field(default_factory=dict, init=False)
     start: float = field(default_factory=time.monotonic, init=False)
 
     @property
@@ -295,8 +296,10 @@ class _ComparisonRun:
 
     def _roof(self, ceilings: Ceilings | None, feeds: Mapping[str, Feeds]) -> tuple[Ceilings | None, int]:
         """The ceilings for this case, and how many copies of the inputs the calls use in turn."""
-        works = (model_work(self.arms[name].model, self.check.sizes) for name in feeds)
-        work = next((work for work in works if work is not None), None)
+        for name, arrays in feeds.items():
+            if name not in self.works:
+                self.works[name] = model_work(self.arms[name].read, self.check.sizes, arrays)
+        work = next((self.works[name].work for name in feeds if self.works[name].work is not None), None)
         copies = self._copies(ceilings, feeds, work)
         if work is None or ceilings is None:
             return ceilings, copies
@@ -341,6 +344,7 @@ class _ComparisonRun:
             ran=self.ran,
             warnings=warnings,
             model_bytes={name: folder.model_bytes(arm) for name, arm in self.arms.items()},
+            works=self.works,
         )
         return TimedComparison(
             records={name: self._record(name, context) for name in self.arms},

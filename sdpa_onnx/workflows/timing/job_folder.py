@@ -27,6 +27,7 @@ from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.engine_runtime import graph_names
 from sdpa_onnx.runtimes.worker.on_sdpa_onnx import IMPORTS_SUFFIX
 from sdpa_onnx.torch_export.target_text import TARGET_MODULE
+from sdpa_onnx.workflows.check.lifted_model import LiftedModel, with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import runs_module
 
 __all__ = ["Arm", "JobFolder", "longer", "write_module"]
@@ -49,6 +50,7 @@ class Arm:
         options: Settings of the runtime that differ from the default, see `measure.arm_settings`.
         python: Interpreter of another environment that has the runtime; None = ours.
         environment: Label of that environment for the record.
+        lifted: The model with every attention that can be read, where it was read before; None = it was not.
     """
 
     name: str
@@ -58,6 +60,14 @@ class Arm:
     options: Mapping[str, str] = field(default_factory=dict)
     python: Path | None = None
     environment: str = ""
+    lifted: LiftedModel | None = None
+
+    @property
+    def read(self) -> OnnxModel:
+        """The model with its attentions: those that its metadata lists, else every one that can be read."""
+        if self.lifted is not None:
+            return self.lifted.model
+        return self.model if self.model.sites else with_lifted_sites(self.model).model
 
     @property
     def form(self) -> str:

@@ -1,7 +1,7 @@
 """Write the timing record of each arm of a finished comparison. Measures and decides nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.run_context import end_sizes, named_case
-from sdpa_onnx.workflows.timing.graph_work import model_work, site_case
+from sdpa_onnx.workflows.timing.graph_work import CountedWork, site_case
 from sdpa_onnx.workflows.timing.job_folder import Arm
 
 __all__ = ["RecordContext", "plain_record", "refused_record", "timed_record"]
@@ -48,6 +48,7 @@ class RecordContext:
         ran: Kernels and nodes that ran, by arm.
         warnings: For every arm.
         model_bytes: Size of the model's file by arm.
+        works: Of one call, by arm.
     """
 
     check: CheckOptions
@@ -61,6 +62,7 @@ class RecordContext:
     ran: Mapping[str, RanReport]
     warnings: tuple[str, ...]
     model_bytes: Mapping[str, int | None]
+    works: Mapping[str, CountedWork] = field(default_factory=dict)
 
     def device(self, name: str) -> str:
         """Device that an arm ran on, "cpu" or "cuda"."""
@@ -105,7 +107,8 @@ def timed_record(arm: Arm, context: RecordContext) -> TimingRecord:
     record = _with_ratio(_with_times(plain, context, arm.name), context, arm.name)
     # Ceilings hold for the CPU and the threads of the comparison only.
     is_below = context.device(arm.name) == "cpu" and plain.threads == context.check.threads
-    record = _with_work(record, model_work(arm.model, context.check.sizes), context.ceilings if is_below else None)
+    counted = context.works.get(arm.name, CountedWork(work=None))
+    record = _with_work(record, counted.work, context.ceilings if is_below else None)
     if ran is not None:
         record = msgspec.structs.replace(
             record,
@@ -116,7 +119,7 @@ def timed_record(arm: Arm, context: RecordContext) -> TimingRecord:
         )
     return msgspec.structs.replace(
         record,
-        warnings=(*_warnings(arm.name, ran, context), *record.warnings),
+        warnings=(*_warnings(arm.name, ran, context), *record.warnings, *((counted.reason,) if counted.reason else ())),
         model_bytes=context.model_bytes[arm.name],
         between_sd=context.plan.calibration.between_sd,
         cache=context.cache,

@@ -19,6 +19,7 @@ from sdpa_onnx.runtimes.workers import WorkerFailedError
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.job_folder import Arm
+from tests.graph.body_models import body_proto
 from tests.workflows.planted_runtime import Planted, fault
 from tests.workflows.quantised_models import MODELS
 from tests.workflows.user_modules import SelfAttention
@@ -196,3 +197,16 @@ def test_a_module_that_raises(judged: Callable[..., ArmAgreement], module_model:
     assert found.warnings == {}
     assert found.unjudged["arm 0"].endswith("does not run at these sizes: ValueError: too long.")
     assert found.module_error.startswith("ValueError at ")
+
+
+@pytest.mark.parametrize("name", ["if-never-taken", "loop-over-layers", "loop-with-a-cache", "one-outside-one-inside"])
+def test_attentions_in_bodies_are_judged(judged: Callable[..., ArmAgreement], name: str) -> None:
+    """Each body as a model of its own, also a branch that is not taken; a fault of the runtime is found in it."""
+    model = load_model(body_proto(name))
+    check = CheckOptions(sizes=dict.fromkeys(model.facts.axes, 4), spreads=(1.0,))
+    right = judged(model, check=check)
+    sites = {record.site for record in right.records if "Softmax/p" in record.site}
+    assert len(sites) == 1
+    assert (right.warnings, right.unjudged) == ({}, {})
+    wrong = judged(model, check=check, factor=1.02)
+    assert list(wrong.warnings) == ["arm 0"]
