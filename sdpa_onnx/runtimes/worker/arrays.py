@@ -35,6 +35,6 @@ def read_bits(folder: str | Path) -> dict[str, Bits]:
     """Read what `write_bits` wrote; every array in C order, in memory of its own."""
     index = json.loads((Path(folder) / INDEX).read_text(encoding="utf-8"))
     return {
-        name: (np.ascontiguousarray(np.load(Path(folder) / entry["file"], allow_pickle=False)), entry["onnx_type"])
+        name: (np.asarray(np.load(Path(folder) / entry["file"], allow_pickle=False), order="C"), entry["onnx_type"])
         for name, entry in index.items()
     }
