@@ -28,6 +28,7 @@ from sdpa_onnx.core.timing.paired import (
     random_effects,
 )
 from sdpa_onnx.core.timing.steady import WarmUp, judge_warm_up
+from sdpa_onnx.sweep.runner import suite_looks
 
 Float64 = NDArray[np.float64]
 Offsets = Callable[[np.random.Generator, int], Float64]
@@ -123,6 +124,7 @@ def main() -> None:
     for title, blocks, looks in (
         ("Looks at 4, 6, 8 launches, 80 blocks", 80, LOOKS),
         ("Looks at 4, 6, 8 launches, 40 blocks", 40, LOOKS),
+        ("Looks at 2 and 3 launches, 16 blocks", 16, suite_looks(2, 3)),
         ("One look at 3 launches, alpha 1 %, 40 blocks", 40, _SINGLE),
         ("One look at 3 launches, alpha 1 %, 13 blocks", 13, _SINGLE),
     ):
@@ -196,12 +198,13 @@ def _judge(drawn: Mapping[str, list[LaunchPair]], rule: Rule, ratios: Sequence[f
     estimates: dict[str, RatioEstimate] = {}
     verdicts: dict[str, RatioVerdict] = {}
     alpha = rule.looks[-1].alpha
+    last = rule.looks[-1]
     for look in rule.looks:
         alpha = look.alpha
         joined = {name: random_effects(pairs[: look.launches], rule.calibration) for name, pairs in drawn.items()}
         clone = joined.pop("clone")
         estimates, verdicts = joined, judge_table(joined, clone, alpha=alpha)
-        if can_stop(estimates, verdicts, alpha=alpha):
+        if can_stop(estimates, verdicts, alpha=alpha, last=None if look is last else last):
             break
     tally.tables += 1
     tally.verdicts.update(verdicts.values())

@@ -14,6 +14,8 @@ __all__ = ["defer_slow_imports"]
 
 # sympy, and the module of onnx_ir that reads its attributes while it is imported.
 _DEFERRED = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
+# Attributes of a module that are known before it runs.
+_KNOWN_BEFORE = frozenset({"__class__", "__file__", "__name__", "__loader__", "__spec__", "__package__"})
 
 
 def defer_slow_imports() -> None:
@@ -33,5 +35,25 @@ class _DeferringFinder:
     ) -> ModuleSpec | None:
         found = PathFinder.find_spec(fullname, path, target) if fullname in _DEFERRED else None
         if found is not None and found.loader is not None:
-            found.loader = LazyLoader(found.loader)
+            found.loader = _DeferringLoader(found.loader)
         return found
+
+
+class _DeferringLoader(LazyLoader):
+    """A LazyLoader whose modules say what and where they are without being run.
+
+    While torch is imported, inspect.getmodule asks every module for its file, which would run these too.
+    """
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        lazy = type(module)
+
+        class Deferred(lazy):  # type: ignore[misc, valid-type]  # the class of the standard library has no public name
+            def __getattribute__(self, name: str) -> object:
+                if name in _KNOWN_BEFORE:
+                    return object.__getattribute__(self, name)
+                object.__setattr__(self, "__class__", lazy)  # the class that runs the module and puts itself away
+                return getattr(self, name)
+
+        module.__class__ = Deferred

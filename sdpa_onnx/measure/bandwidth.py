@@ -16,7 +16,8 @@ __all__ = ["measure_bandwidth", "working_set_bandwidth"]
 _FLOAT32_BYTES = 4
 # Width of a row of the matrix that a vector is multiplied with, as of one head.
 _ROW = 64
-_WARM_UP_CALLS = 3
+# Calls that are timed even if they take longer than the time for them: the fastest is seldom the first.
+_LEAST_CALLS = 3
 # For one case of many: the fastest call of this long is within some percent of that of three times as long.
 _SHORT_SECONDS = 0.1
 
@@ -67,13 +68,10 @@ def _readers(size_bytes: int, threads: int) -> Iterator[Callable[[], object]]:
 
 
 def _fastest(call: Callable[[], object], seconds: float) -> float:
-    """Seconds of the fastest call."""
-    for _ in range(_WARM_UP_CALLS):
-        call()
-    best = float("inf")
+    """Seconds of the fastest call; those that warm up are among them."""
+    best, count = float("inf"), 0
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
+    while (start := time.perf_counter()) < end or count < _LEAST_CALLS:
         call()
-        best = min(best, time.perf_counter() - start)
+        best, count = min(best, time.perf_counter() - start), count + 1
     return best

@@ -15,7 +15,10 @@ from sdpa_onnx.measure.bandwidth import measure_bandwidth
 from sdpa_onnx.measure.caches import last_level_bytes
 from sdpa_onnx.measure.one_node import one_node_call
 
-__all__ = ["measure_ceilings"]
+__all__ = ["CEILING_SECONDS", "measure_ceilings"]
+
+# Time for each measurement: hundreds of the small products below, three reads of twice a large cache.
+CEILING_SECONDS = 0.2
 
 # Products (rows, inner, columns) of the kind that attention makes: QK^T and weights x value at d_k 64, and a square
 # one for projections. The fastest counts: a ceiling must not be passed by what it is the ceiling of.
@@ -24,7 +27,7 @@ _GEMM_SHAPES = ((512, 64, 512), (512, 512, 64), (384, 384, 384))
 _SOFTMAX_SHAPE = (512, 512)
 
 
-def measure_ceilings(*, threads: int, seconds: float = 0.5, memory: bool = True) -> Ceilings:
+def measure_ceilings(*, threads: int, seconds: float = CEILING_SECONDS, memory: bool = True) -> Ceilings:
     """Measure how fast this machine multiplies matrices, takes softmaxes and reads memory beyond its caches.
 
     The tenth percentile of the CPU time on one thread, the smallest wall time

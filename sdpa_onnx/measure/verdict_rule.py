@@ -39,7 +39,7 @@ class Decision:
         estimates: Ratio to the baseline by arm, the baseline and the clone left out.
         clone: Of the clone, or None where there is none.
         verdicts: By arm.
-        can_stop: Whether more launches would change nothing.
+        can_stop: Whether more launches would change no verdict.
         moving: Arms whose ratio was still changing while it was measured.
     """
 
@@ -88,9 +88,15 @@ def decide(
         estimates=ratios,
         clone=clone,
         verdicts=words,
-        can_stop=can_stop(ratios, words, alpha=look.alpha, margin=plan.margin),
+        can_stop=can_stop(ratios, words, alpha=look.alpha, margin=plan.margin, last=_later(look, plan)),
         moving=frozenset(name for name, launches in pairs.items() if moved(launches)),
     )
+
+
+def _later(look: StoppingLook, plan: TimingPlan) -> StoppingLook | None:
+    """The last look of a plan, if it comes after this one."""
+    last = plan.looks[-1]
+    return last if last.launches > look.launches else None
 
 
 def clock_of(samples: Mapping[str, ArmSamples], *, threads: int, device: str = "cpu") -> Clock:

@@ -33,20 +33,25 @@ def recorded_kernels(call: Callable[[], object]) -> tuple[object, dict[str, int]
     counts: Counter[str] = Counter()
 
     class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves __init_subclass__ untyped
-        def __torch_dispatch__(
-            self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-        ) -> object:
-            name = func.overloadpacket.__name__
-            if name == _SDPA:
-                counts[name] += 1
-            with self:
-                opened: object = func.decompose(*args, **(kwargs or {}))
-            if opened is not NotImplemented:
-                return opened
-            counts[name] += 1
-            result: object = func(*args, **(kwargs or {}))
-            return result
+        pass
 
+    def dispatch(
+        self: Watch, func: Any, _: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        name = func.overloadpacket.__name__
+        if name == _SDPA:
+            counts[name] += 1
+        with self:
+            opened: object = func.decompose(*args, **(kwargs or {}))
+        if opened is not NotImplemented:
+            return opened
+        counts[name] += 1
+        result: object = func(*args, **(kwargs or {}))
+        return result
+
+    # Not in the class: torch wraps what it finds there in a call that imports torch._dynamo, up to a second of CPU time
+    # in every process, and nothing is compiled here.
+    Watch.__torch_dispatch__ = dispatch  # type: ignore[method-assign, assignment]  # on purpose, see above
     with Watch():  # type: ignore[no-untyped-call]  # nor its __init__
         result = call()
     return result, dict(sorted(counts.items()))

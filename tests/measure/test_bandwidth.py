@@ -19,14 +19,14 @@ class _Clock:
 
 
 def test_the_fastest_reader_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two readers that take 2 and 4 seconds for 8 bytes; the first calls warm up and do not count."""
+    """Of two readers that take 2 and 4 seconds for 8 bytes; the first call of each is slow and does not count."""
     clock = _Clock()
     calls: list[float] = []
 
     def reader(seconds: float) -> Callable[[], None]:
         def call() -> None:
             calls.append(seconds)
-            clock.now += seconds if calls.count(seconds) > 3 else 0.1
+            clock.now += seconds if calls.count(seconds) > 1 else 10 * seconds
 
         return call
 
@@ -36,6 +36,20 @@ def test_the_fastest_reader_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "time", clock)
     monkeypatch.setattr(bandwidth, "_readers", readers)
     assert measure_bandwidth(size_bytes=8, threads=1, seconds=10.0) == 4.0
+
+
+def test_a_call_longer_than_its_time_is_still_made_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading twice a large cache takes longer than the time for it."""
+    clock, calls = _Clock(), list[float]()
+
+    def call() -> None:
+        calls.append(clock.now)
+        clock.now += 5.0
+
+    monkeypatch.setattr(bandwidth, "time", clock)
+    monkeypatch.setattr(bandwidth, "_readers", lambda *_: iter([call]))
+    assert measure_bandwidth(size_bytes=10, threads=1, seconds=0.2) == 2.0
+    assert calls == [0.0, 5.0, 10.0]
 
 
 def test_the_real_readers_run() -> None:

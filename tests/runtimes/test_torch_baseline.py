@@ -1,5 +1,7 @@
 """The torch baseline beyond the conformance suite: modules, files through their spec, kernels, threads."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -196,3 +198,22 @@ def test_values_that_are_fewer_than_keys_are_refused() -> None:
         "torch failed: 'Q' (2, 2, 5, 8), 'K' (2, 2, 5, 8) and 'V' (2, 2, 3, 8) do not fit. "
         "Batch sizes must be equal, and there must be as many values as keys."
     )
+
+
+_WATCHED = """
+import sys
+import torch
+from sdpa_onnx.runtimes.torch_ran import recorded_kernels
+one = torch.ones(1, 1, 2, 4)
+with torch.inference_mode():
+    _, kernels = recorded_kernels(lambda: torch.nn.functional.scaled_dot_product_attention(one, one, one))
+assert kernels["scaled_dot_product_attention"] == 1, kernels
+assert "torch._dynamo" not in sys.modules, "was imported"
+"""
+
+
+@pytest.mark.slow
+def test_watching_kernels_imports_no_compiler() -> None:
+    """It would cost every process that times torch up to a second."""
+    done = subprocess.run([sys.executable, "-c", _WATCHED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ def _is_alarm(looks: tuple[StoppingLook, ...], logs: list[NDArray[np.float64]]) 
         clone, *arms = (_estimate(one, look.launches) for one in logs)
         estimates = {str(number): arm for number, arm in enumerate(arms)}
         verdicts = judge_table(estimates, clone, alpha=look.alpha)
-        if can_stop(estimates, verdicts, alpha=look.alpha):
+        if can_stop(estimates, verdicts, alpha=look.alpha, last=None if look is looks[-1] else looks[-1]):
             break
     return bool({RatioVerdict.FASTER, RatioVerdict.SLOWER} & set(verdicts.values()))
 

@@ -40,6 +40,8 @@ _EQUAL_MARGIN = math.log(1.02)
 _POWER_QUANTILE = 0.84
 # Fewest launches for the test of drift, and its false alarm rate. Source: docs/decisions/0006.
 _LEAST_DRIFTS, _DRIFT_ALPHA = 3, 0.01
+# Standard errors of the change of an estimate by more launches that may be luck. Source: docs/decisions/0006.
+_HOPE = 2.0
 # Limit of `launches_needed`: beyond it the machine is the problem, not the number of launches.
 _MOST_LAUNCHES = 1000
 # Limits of an interval stay finite: e to this power is near the largest float64.
@@ -163,6 +165,20 @@ class RatioEstimate:
             decides |= half < effect
         return int(np.argmax(decides)) if decides.any() else _MOST_LAUNCHES
 
+    def may_decide(self, last: StoppingLook) -> bool:
+        """Whether there may be a verdict at a later look: False if two standard errors of luck do not give one.
+
+        Assumes that future launches scatter as the observed ones.
+
+        Args:
+            last: A look with more launches.
+        """
+        share = math.sqrt(self.launches / last.launches)
+        half = _quantile(last.alpha, self.degrees + last.launches - self.launches) * self.standard_error * share
+        luck = _HOPE * self.standard_error * math.sqrt(1.0 - self.launches / last.launches)
+        effect = abs(self.log_ratio)
+        return effect + luck > max(half, _LEAST_EFFECT) or max(effect - luck, 0.0) + half <= _EQUAL_MARGIN
+
 
 def launch_pair(arm: Float64, baseline: Float64, *, seed: int = 0) -> LaunchPair:
     """Compare two arms that were visited in the same blocks of one launch.
@@ -266,21 +282,27 @@ def can_stop(
     *,
     alpha: float,
     margin: float | None = None,
+    last: StoppingLook | None = None,
 ) -> bool:
-    """Whether the result is final, so that no more launches are needed.
+    """Whether the result is final, or more launches would not change it.
 
     Args:
         estimates, words: Estimates and verdicts of `judge_table`, by arm.
         alpha: Alpha of this look.
         margin: Limit of a gate on slow-down, as a share: the result is open as long as an interval contains
             1 + margin. None = no gate.
+        last: The last look, if this is an earlier one: without a gate, launches end where it would decide none of the
+            open verdicts. That can only replace a verdict by INCONCLUSIVE.
 
     NOISY is open too: with more launches the observed scatter outweighs a calibration that is too small.
     """
-    if any(word in (RatioVerdict.INCONCLUSIVE, RatioVerdict.NOISY) for word in words.values()):
+    if RatioVerdict.NOISY in words.values():
         return False
+    open_arms = [estimates[name] for name, word in words.items() if word is RatioVerdict.INCONCLUSIVE]
     if margin is None:
-        return True
+        return not any(last is None or estimate.may_decide(last) for estimate in open_arms)
+    if open_arms:
+        return False
     intervals = [estimate.interval(alpha) for estimate in estimates.values()]
     return not any(low <= 1.0 + margin <= high for low, high in intervals)
 

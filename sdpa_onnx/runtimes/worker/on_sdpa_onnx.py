@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sdpa_onnx.graph.model import load_model
+from sdpa_onnx.graph.late_imports import defer_slow_imports
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose
-from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE, module_runtime, use_compile_cache
 
 from .arrays import Bits
 from .own_errors import reported_errors
@@ -40,11 +39,15 @@ class RegisteredArms:
 
     def import_for(self, runtime: str) -> None:
         """Import the package of a runtime."""
+        from sdpa_onnx.runtimes.torch_compiled import module_runtime
+
         with reported_errors():
             module_runtime(runtime).version()
 
     def open(self, job: dict[str, Any]) -> _Arm:
         """Load a job in its runtime; see `arm_job.ArmJob`."""
+        from sdpa_onnx.runtimes.torch_compiled import module_runtime
+
         with reported_errors():
             self._runtime = module_runtime(job["runtime"])
             return _Arm(job, self._runtime)
@@ -72,6 +75,9 @@ class _Prepared:
 
 class _Arm:
     def __init__(self, job: dict[str, Any], runtime: Any) -> None:
+        from sdpa_onnx.graph.model import load_model
+        from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE, use_compile_cache
+
         if job["settings"]:
             raise RefusalError(f"takes no setting '{min(job['settings'])}'")
         if job["folder"] is not None:
@@ -133,6 +139,7 @@ def _import_classes(places: Path) -> None:
 
 def open_service(runtime: str) -> TimingService:
     """Time arms on registered runtimes; import the package of one now, so that processes import side by side."""
+    defer_slow_imports()  # before anything imports onnx_ir, so what does is imported in functions
     arms = RegisteredArms()
     if runtime:
         with contextlib.suppress(Exception):  # `load` tries again, and reports it

@@ -14,7 +14,7 @@ from sdpa_onnx.core.attention.roofline import Ceilings
 from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome, TimingRecord
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.ceilings import measure_ceilings
+from sdpa_onnx.measure.ceilings import CEILING_SECONDS, measure_ceilings
 from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool, workers_until
 from sdpa_onnx.measure.samples import ArmSamples
@@ -30,10 +30,8 @@ from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 from sdpa_onnx.workflows.timing.records import refused_record
 from sdpa_onnx.workflows.verify.load_against import load_against
 
-__all__ = ["CEILING_SECONDS", "BenchResult", "BenchTask", "PreparedBench", "prepare", "skipped_result", "time_all"]
+__all__ = ["BenchResult", "BenchTask", "PreparedBench", "prepare", "skipped_result", "time_all"]
 
-# Time for each part of the ceilings, seconds.
-CEILING_SECONDS = 0.2
 # Parts of the ceilings that a comparison measures.
 _CEILINGS = 4
 # Under a time limit: most of what is left that judging may take, before anything is timed; and a comparison is begun
@@ -229,7 +227,7 @@ def _ceilings(threads: int, deadline: Deadline) -> Ceilings | None:
     """The ceilings of this machine; None where the time limit leaves no time for them."""
     if not deadline.allows(_CEILINGS * CEILING_SECONDS / _JUDGING_SHARE):
         return None
-    return measure_ceilings(threads=threads, seconds=CEILING_SECONDS, memory=False)
+    return measure_ceilings(threads=threads, memory=False)
 
 
 def _completed(record: TimingRecord, case: str, prepared: PreparedBench, numbers: ArmAgreement) -> TimingRecord:

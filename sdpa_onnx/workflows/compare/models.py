@@ -20,7 +20,6 @@ from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool, workers_until
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.bench.bench_files import CEILING_SECONDS
 from sdpa_onnx.workflows.bench.environments import require_environments
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
@@ -195,7 +194,7 @@ def _time(
         return
     plan = replace(options.plan, margin=options.limits.margin)
     patience = PATIENCE_SECONDS if options.patience_seconds is None else options.patience_seconds
-    ceilings = measure_ceilings(threads=check.threads, seconds=CEILING_SECONDS, memory=False)
+    ceilings = measure_ceilings(threads=check.threads, memory=False)
     start = workers_until(plan.deadline)
     with WorkerPool(fresh=True, patience_seconds=patience, start=start) as pool:
         timed = bench(arms, check, target=target, baseline=BASE, plan=plan, ceilings=ceilings, pool=pool).records

@@ -16,6 +16,7 @@ from sdpa_onnx.core.timing.paired import (
     Calibration,
     LaunchPair,
     RatioEstimate,
+    StoppingLook,
     can_stop,
     judge_table,
     launch_pair,
@@ -258,6 +259,35 @@ def test_when_looking_may_stop() -> None:
     assert not can_stop(arms, {"a": NOISY, "b": NOISY}, alpha=0.01)
 
 
+@pytest.mark.parametrize(
+    ("percent", "error", "hopeful"),
+    [
+        # The later half-width is 3.278 of these standard errors, and two of the change are 1.155.
+        (100 * math.expm1(0.0213), 0.01, True),  # enough luck for SLOWER
+        (100 * math.expm1(-0.0213), 0.01, True),
+        (100 * math.expm1(0.0212), 0.01, False),
+        (100 * math.expm1(-0.0212), 0.01, False),
+        (0.0, 0.00603, True),  # EQUAL is within reach: 2 % are 1.98 % of the logarithm
+        (0.0, 0.00605, False),
+        (0.5, 0.00603, True),  # as much nearer to 1 as luck brings it
+    ],
+)
+def test_launches_end_where_luck_would_not_decide(percent: float, error: float, hopeful: bool) -> None:
+    """After two launches of three: an open arm that two standard errors of luck leave open ends the comparison."""
+    last, arm = StoppingLook(launches=3, alpha=0.007), estimate(percent, error, 5.0, 2)
+    assert arm.may_decide(last) is hopeful
+    assert can_stop({"a": arm}, {"a": OPEN}, alpha=0.003, last=last) is not hopeful
+    assert not can_stop({"a": arm}, {"a": NOISY}, alpha=0.003, last=last)
+    assert not can_stop({"a": arm}, {"a": OPEN}, alpha=0.003, last=last, margin=0.05)
+
+
+def test_one_arm_that_may_be_decided_keeps_all_launches() -> None:
+    """The other arm of the table is hopeless, and a decided one does not count."""
+    last, lost, near = StoppingLook(launches=3, alpha=0.007), estimate(0.5, 0.02, 5.0, 2), estimate(5.0, 0.012, 5.0, 2)
+    assert not can_stop({"a": lost, "b": near}, {"a": OPEN, "b": OPEN}, alpha=0.003, last=last)
+    assert can_stop({"a": lost, "b": near}, {"a": OPEN, "b": SLOWER}, alpha=0.003, last=last)
+
+
 def test_a_gates_margin_keeps_the_question_open() -> None:
     """An arm 5 % slower within 0.3 %: margins of 4 and 6 % are answered, 4.9 % is not."""
     arms, words = {"a": estimate(5.0)}, {"a": SLOWER}
@@ -358,7 +388,7 @@ def words_at_the_end(rng: np.random.Generator, ratio: float) -> RatioVerdict:
     for look in LOOKS:
         estimates = {"a": random_effects(shifted[: look.launches], CALIBRATION)}
         words = judge_table(estimates, random_effects(clone[: look.launches], CALIBRATION), alpha=look.alpha)
-        if can_stop(estimates, words, alpha=look.alpha):
+        if can_stop(estimates, words, alpha=look.alpha, last=None if look is LOOKS[-1] else LOOKS[-1]):
             break
     return words["a"]
 
