@@ -17,7 +17,7 @@ from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeTri
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.check.feeds import resolve_shape
 
-__all__ = ["UncountedError", "Visit", "visits"]
+__all__ = ["GraphVisit", "UncountedError", "visits"]
 
 # Of turns whose shapes differ, as with a cache that grows: each is followed by itself, at about 10 ms.
 _MOST_TURNS = 100
@@ -29,7 +29,7 @@ class UncountedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class GraphVisit:
     """A graph that runs.
 
     Args:
@@ -112,7 +112,7 @@ class _Level:
 
 def visits(
     model: OnnxModel, sizes: Mapping[str, int], feeds: "Mapping[str, NDArray[np.generic]] | None" = None
-) -> Iterator[Visit]:
+) -> Iterator[GraphVisit]:
     """The main graph, then the bodies that one call runs.
 
     Args:
@@ -143,7 +143,7 @@ def visits(
         contents=contents,
     )
     attended = {site.output for site in model.body_sites}
-    yield Visit(graph=graph, times=1, level=level)
+    yield GraphVisit(graph=graph, times=1, level=level)
     yield from _inside([body for body in bodies_of(graph) if body.outer is None], level, 1, attended)
 
 
@@ -154,7 +154,7 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
-def _inside(bodies: Sequence[Body], level: _Level, times: int, attended: set[str]) -> Iterator[Visit]:
+def _inside(bodies: Sequence[Body], level: _Level, times: int, attended: set[str]) -> Iterator[GraphVisit]:
     """Visits of bodies of one graph, and of those inside them."""
     for node in dict.fromkeys(body.node for body in bodies):
         own = [body for body in bodies if body.node is node]
@@ -165,7 +165,7 @@ def _inside(bodies: Sequence[Body], level: _Level, times: int, attended: set[str
                 raise UncountedError(f"{error}, so the attention in {own[0].place} is not counted") from None
             continue
         for body, inner, count in turns:
-            yield Visit(graph=body.graph, times=times * count, level=inner)
+            yield GraphVisit(graph=body.graph, times=times * count, level=inner)
             within = [one for one in bodies_of(body.graph, body) if one.outer is body]
             yield from _inside(within, inner, times * count, attended)
         _note_outputs(node, turns, level)

@@ -16,7 +16,7 @@ from sdpa_onnx.errors import CaseError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.workflows.check.feeds import bare_case
-from sdpa_onnx.workflows.timing.graph_visits import UncountedError, Visit, visits
+from sdpa_onnx.workflows.timing.graph_visits import GraphVisit, UncountedError, visits
 
 __all__ = ["CountedWork", "model_work", "site_case"]
 
@@ -79,7 +79,7 @@ def site_case(model: OnnxModel, site: AttentionSite, sizes: Sizes) -> AttentionC
     return bare_case(model, sizes) or _case(model, site, main)
 
 
-def _cases(model: OnnxModel, every: "list[Visit]") -> Iterator[tuple[AttentionCase, int]]:
+def _cases(model: OnnxModel, every: "list[GraphVisit]") -> Iterator[tuple[AttentionCase, int]]:
     """Every attention that runs, and how often."""
     for visit in every:
         made = {value.name for node in visit.graph for value in node.outputs}
@@ -88,7 +88,7 @@ def _cases(model: OnnxModel, every: "list[Visit]") -> Iterator[tuple[AttentionCa
                 yield _case(model, site, visit), visit.times
 
 
-def _case(model: OnnxModel, site: AttentionSite, visit: Visit) -> AttentionCase:
+def _case(model: OnnxModel, site: AttentionSite, visit: GraphVisit) -> AttentionCase:
     query, key = (visit.shape_of(name) for name in (site.query, site.key))
     axis = 2 if len(query) == 4 else 1
     past = visit.shape_of(site.past_key)[2] if site.past_key else 0
@@ -102,7 +102,7 @@ def _case(model: OnnxModel, site: AttentionSite, visit: Visit) -> AttentionCase:
     )
 
 
-def _weight_flops(visit: Visit) -> int:
+def _weight_flops(visit: GraphVisit) -> int:
     total = 0
     for node in visit.graph:
         if node.op_type not in ("MatMul", "Gemm") or len(node.inputs) < 2:

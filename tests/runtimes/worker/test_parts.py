@@ -19,6 +19,16 @@ from sdpa_onnx.runtimes.worker.profile import UNKNOWN, read_profile
 from sdpa_onnx.runtimes.worker.visit import Turns, visit
 
 _IN_OUR_ENVIRONMENT = {"on_sdpa_onnx", "sessions", "function", "own_errors"}
+# What an engine's runtime needs, and what such runtimes bring.
+_PACKAGES = {
+    "emx": ("emx_onnx_cgen", "onnx"),
+    "iree": ("iree", "onnx"),
+    "model_file": ("onnx",),
+    "nxrt": ("nxrt", "ml_dtypes"),
+    "onnxruntime_import": ("onnxruntime",),
+    "plain_arrays": ("ml_dtypes",),
+    "tract": ("tract",),
+}
 _FILES = sorted(Path(worker.__path__[0]).rglob("*.py"))
 
 
@@ -139,11 +149,7 @@ def test_files_run_in_other_environments(path: Path) -> None:
     allowed = {
         *sys.stdlib_module_names,
         "numpy",
-        *(
-            {"onnxruntime_import": ["onnxruntime"]}.get(
-                path.stem, [path.stem, "ml_dtypes"] if path.parent.name == "engines" else []
-            )
-        ),
+        *_PACKAGES.get(path.stem, ()),
         *(["sdpa_onnx", "onnx", "torch"] if path.stem in _IN_OUR_ENVIRONMENT else []),
     }
     found = set()
