@@ -12,9 +12,11 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.attention_node import mask_kind_of
 from sdpa_onnx.graph.element_types import DTYPES
+from sdpa_onnx.graph.given_numbers import deciding_inputs, is_single
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.batch_heads import find_head_count, merge_heads, split_heads
 from sdpa_onnx.graph.lift.factors import scale_of, scaled_query
+from sdpa_onnx.graph.lift.found import GIVE_IT
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.masks.masks_read import as_one_mask
 from sdpa_onnx.graph.lift.operands import as_dtype, transposed, ungrouped
@@ -206,7 +208,20 @@ def _how_to_give(search: GraphFacts, operands: _Operands) -> str:
     open_sizes = [size for sizes in shapes for size in (sizes[-1], *sizes[1:-2]) if not isinstance(size, int)]
     own = {str(size) for one in search.graph.inputs for size in one.shape or () if isinstance(size, ir.SymbolicDim)}
     names = sorted({name for size in open_sizes for name in size.names if name in own})
-    return f" (give it: verify {' '.join(f'--size {name}=SIZE' for name in names)})" if names else ""
+    if names:
+        return f" ({GIVE_IT} {' '.join(f'--size {name}=SIZE' for name in names)})"
+    operand = next((one for one in (operands.query, operands.key, operands.value) if _is_open(search, one)), None)
+    inputs = [] if operand is None else list(deciding_inputs(search.graph, operand))
+    if not inputs:
+        return ""
+    contents = " and ".join(f"'{one.name}'" for one in inputs)
+    options = [f"--size {one.name}=NUMBER" for one in inputs] if all(map(is_single, inputs)) else ["--inputs F.npz"]
+    return f" (it is the contents of the input {contents}; {GIVE_IT} {' '.join(options)})"
+
+
+def _is_open(search: GraphFacts, operand: ir.Value) -> bool:
+    sizes = search.sizes_of(operand) or ()
+    return any(not isinstance(size, int) for size in (*sizes[-1:], *sizes[1:-2]))
 
 
 def _output(search: GraphFacts, nodes: Nodes, parts: AttentionParts, operands: _Operands) -> ir.Value:

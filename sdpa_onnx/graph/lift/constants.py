@@ -14,6 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
+from sdpa_onnx.graph.given_numbers import given_number
 from sdpa_onnx.graph.lift.sizes import SizeEntry, SymbolicSize
 
 __all__ = ["Constants"]
@@ -72,7 +73,8 @@ class Constants:
     def _compute(self, value: ir.Value, steps: int) -> Array | None:
         node = value.producer()
         if node is None:
-            return None if value in self._open else _tensor(value.const_value)
+            given = given_number(value)
+            return given if given is not None else None if value in self._open else _tensor(value.const_value)
         if node.op_type == "Constant":
             return _constant(node)
         if not (is_standard(node) or _is_dequantised(node)) or node.op_type not in _KNOWN or steps == 0:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.given_numbers import given_number
 from sdpa_onnx.graph.integers.allowed import Allowed, IntegerKind, IntegerMeaning
 from sdpa_onnx.graph.integers.meaning import IntegerGraph
 
@@ -49,6 +50,13 @@ def draw_integers(model: ir.Model, shapes: Shapes, sizes: Mapping[str, int], rng
         return drawn
     graph = IntegerGraph(model, shapes, sizes)
     for value in graph.in_order:
+        given = given_number(value)
+        if given is not None:
+            drawn[value.name or ""] = given
+            graph.draw(value, given)
+    for value in graph.in_order:
+        if value.name in drawn:
+            continue
         name, meaning = value.name or "", graph.meaning(value)
         array = _draw(name, meaning, shapes[name], _samples(shapes), rng)
         drawn[name] = array.astype(ir.DataType.INT64.numpy() if value.dtype is None else value.dtype.numpy())
@@ -74,7 +82,8 @@ def unknown_integers(model: ir.Model) -> tuple[str, ...]:
     named = [size for one in model.graph.inputs for size in one.shape or () if not isinstance(size, int)]
     sizes = {str(size.value): _ANY_SIZE for size in named}
     graph = IntegerGraph(model, shapes, sizes)
-    unknown = [value for value in graph.in_order if graph.meaning(value).kind is IntegerKind.UNKNOWN]
+    free = [value for value in graph.in_order if given_number(value) is None]
+    unknown = [value for value in free if graph.meaning(value).kind is IntegerKind.UNKNOWN]
     return tuple(f"Input '{value.name}' is drawn as 0 or 1: its meaning is unknown." for value in unknown)
 
 

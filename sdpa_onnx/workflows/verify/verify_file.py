@@ -19,6 +19,7 @@ from sdpa_onnx.core.records.records import (
     outcome_of_error,
 )
 from sdpa_onnx.errors import ModelError, PlanError, RuntimeUnavailableError, SdpaOnnxError, SessionError
+from sdpa_onnx.graph.lift.found import GIVE_IT
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.opened_bodies import OpenedBody, opened_bodies
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
@@ -312,7 +313,8 @@ def _without_attention(
     """Run a file in which nothing can be judged: it may still have a fixed axis."""
     found = lifted.found
     tried = (_fixed_axes(lifted.model, name, target, check, extras) for name in runtimes)
-    fixed = [record for record in tried if record is not None]
+    is_asked = any(GIVE_IT in one.reason for one in found)  # drawn integers would be no legal number of heads
+    fixed = [] if is_asked else [record for record in tried if record is not None]
     if not fixed:
         raise ModelError(
             f"{target} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
