@@ -148,8 +148,10 @@ def test_help_is_readable(shell: Shell, command: str) -> None:
         ),
         (
             ["verify", "x.onnx", "--runtime", "tensorrt"],
-            "There is no runtime 'tensorrt'. "
-            + "Known: emx, iree, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract.",
+            (
+                "There is no runtime 'tensorrt'. "
+                "Known: emx, iree, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
+            ),
         ),
     ],
     ids=["option", "argument", "command", "choice", "range", "number", "both", "runtime"],
