@@ -52,7 +52,7 @@ class TestFiles:
         """A misspelt runtime; the message has the closest name and all names."""
         assert shell.refusal(command, "bare.onnx", "--runtime", "ort-cp") == (
             "There is no runtime 'ort-cp'. Did you mean 'ort-cpu'? "
-            "Known: emx, iree, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
+            "Known: emx, iree, mnn, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
         )
 
 

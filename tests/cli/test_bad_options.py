@@ -147,7 +147,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
         ["export", "sdpa", "-o", "x.onnx", "--runtime", "openvno"],
         (
             "There is no runtime 'openvno'. Did you mean 'openvino'? "
-            "Known: emx, iree, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
+            "Known: emx, iree, mnn, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
         ),
     ),
     "suite": (["run", "quik"], "There is no suite 'quik'. Did you mean 'quick'?"),

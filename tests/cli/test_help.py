@@ -150,7 +150,7 @@ def test_help_is_readable(shell: Shell, command: str) -> None:
             ["verify", "x.onnx", "--runtime", "tensorrt"],
             (
                 "There is no runtime 'tensorrt'. "
-                "Known: emx, iree, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
+                "Known: emx, iree, mnn, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
             ),
         ),
     ],

@@ -10,10 +10,10 @@ from packaging.utils import canonicalize_name
 from tests.packaging.project import parsed, pins, pyproject, requirements
 
 # The extras of runtimes.
-_IN_TEST = ("emx", "nxrt", "openvino", "tract")
+_IN_TEST = ("emx", "mnn", "nxrt", "openvino", "tract")
 _RUNTIMES = (*_IN_TEST, "iree")
 # Modules whose name is not that of their package, which may not be installed where the tests run.
-_OWNERS = {"iree": ["iree-base-compiler", "iree-base-runtime"]}
+_OWNERS = {"iree": ["iree-base-compiler", "iree-base-runtime"], "_tools": ["mnn"]}
 
 
 def test_lowest_pins_are_the_lower_bounds() -> None:

@@ -196,7 +196,7 @@ def test_unknown_runtime_is_found_before_anything_runs(tmp_path: Path) -> None:
         _open(suite, tmp_path / "run")
     assert str(caught.value) == (
         "There is no runtime 'ort-cpi'. Did you mean 'ort-cpu'? "
-        "Known: emx, iree, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
+        "Known: emx, iree, mnn, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
     )
     assert not (tmp_path / "run").exists()
 

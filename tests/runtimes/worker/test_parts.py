@@ -23,6 +23,7 @@ _IN_OUR_ENVIRONMENT = {"on_sdpa_onnx", "sessions", "function", "own_errors"}
 _PACKAGES = {
     "emx": ("emx_onnx_cgen", "onnx"),
     "iree": ("iree", "onnx"),
+    "mnn": ("MNN", "_tools"),
     "model_file": ("onnx",),
     "nxrt": ("nxrt", "ml_dtypes"),
     "onnxruntime_import": ("onnxruntime",),

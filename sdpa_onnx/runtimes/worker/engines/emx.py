@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Bits
-from ..model_file import model_proto
+from ..model_file import fixed_sizes, model_proto
 from ..pipe import RefusalError
 from ..plain_arrays import BFLOAT16, in_order
 
@@ -81,7 +81,7 @@ class _Opened:
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """One thread of compiled C."""
-        return {"assigned": {"gcc": {}}, "threads": 1}
+        return {"threads": 1}
 
     def close(self) -> None:
         """Remove the programs."""
@@ -93,7 +93,7 @@ class _Opened:
 
         if len(self._programs) == _MOST_BUILDS:
             raise RefusalError(f"builds a program for each set of sizes, and {_MOST_BUILDS} for one model at most")
-        fixed = _fixed(self._model, dict(zip(self._inputs, shapes)))
+        fixed = fixed_sizes(self._model, dict(zip(self._inputs, shapes)))
         source, weights = Compiler(CompilerOptions(model_name="model")).compile_with_weight_data(fixed)
         folder = Path(tempfile.mkdtemp(dir=self._temporary.name))
         (folder / "model.c").write_text(source, encoding="utf-8")
@@ -140,25 +140,3 @@ def _parameter(match: re.Match[str], rank: int) -> tuple[str, np.dtype[Any], tup
     dtype = np.dtype(_C_TYPES.get(kind, kind.partition("_t")[0]))
     shape = (int(match[2]), *(int(size) for size in re.findall(r"\d+", match[3])))
     return kind, dtype, shape if rank else ()  # a scalar is written as an array of one
-
-
-def _fixed(model: Any, shapes: dict[str, tuple[int, ...]]) -> Any:
-    """The model at these sizes; all others follow from them, by the symbols of its axes or by the operators."""
-    import onnx
-
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    symbols: dict[str, int] = {}
-    for value in fixed.graph.input:
-        for dimension, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ())):
-            if dimension.dim_param:
-                symbols[dimension.dim_param] = size
-            dimension.dim_value = size
-    for value in (*fixed.graph.value_info, *fixed.graph.output):
-        dimensions = value.type.tensor_type.shape.dim
-        for dimension in dimensions:
-            if dimension.dim_param in symbols:
-                dimension.dim_value = symbols[dimension.dim_param]
-        if not all(dimension.HasField("dim_value") for dimension in dimensions):
-            value.type.tensor_type.ClearField("shape")
-    return onnx.shape_inference.infer_shapes(fixed, data_prop=True)

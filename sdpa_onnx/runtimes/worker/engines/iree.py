@@ -73,8 +73,8 @@ class _Opened:
         return {name: plain_bits(np.array(array.to_host())) for name, array in zip(self._outputs, outputs)}
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
-        """The compiler's target; IREE fuses nodes into kernels of its own, which have no operator."""
-        return {"assigned": {"llvm-cpu": {}}, "threads": self._threads}
+        """The threads; IREE fuses nodes into kernels of its own, which have no operator."""
+        return {"threads": self._threads}
 
     def close(self) -> None:
         """Free the module."""

@@ -80,8 +80,8 @@ class _Opened:
         return {name: plain_bits(array) for name, array in zip(self._session.output_names, found)}
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
-        """The provider; nxrt does not report nodes."""
-        return {"assigned": {name: {} for name in self._session.get_providers()}, "threads": self._threads}
+        """The threads of the pool; nxrt does not report nodes, and its only provider is the CPU."""
+        return {"threads": self._threads}
 
     def close(self) -> None:
         """Free the session."""
