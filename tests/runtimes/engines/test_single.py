@@ -1,0 +1,212 @@
+"""What only one engine does: its refusals before loading, and the sentence in its own error texts."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from sdpa_onnx.runtimes.worker.engines import emx
+from sdpa_onnx.runtimes.worker.engines.emx import Emx
+from sdpa_onnx.runtimes.worker.engines.iree import Iree
+from sdpa_onnx.runtimes.worker.engines.mnn import Mnn
+from sdpa_onnx.runtimes.worker.engines.nxrt import Nxrt
+from sdpa_onnx.runtimes.worker.engines.tract import Tract
+from sdpa_onnx.runtimes.worker.model_file import data_files, fixed_sizes, model_file
+from sdpa_onnx.runtimes.worker.pipe import RefusalError
+from tests.runtimes.engines.jobs import bits_of, drawn, job_of, opened, plain_model, result_of
+
+
+def node(op_type: str = "Attention", *, types: tuple[str, ...] = ("float32",) * 3, **attributes: int) -> dict[str, Any]:
+    given = [True] * len(types)
+    return {"domain": "", "op_type": op_type, "types": list(types), "attributes": attributes, "inputs": given}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({}, None),
+        ({"left_window_size": -1, "right_window_size": -1}, None),
+        ({"left_window_size": 0}, "ignores the windows of Attention"),
+        ({"right_window_size": 2}, "ignores the windows of Attention"),
+    ],
+)
+def test_nxrt_refuses_windows(attributes: dict[str, int], reason: str | None) -> None:
+    """A window that hides something is refused; -1 hides nothing."""
+    assert Nxrt().refuses([node(**attributes)]) == reason
+    assert Nxrt().refuses([{**node(**attributes), "domain": "somebody"}]) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"), [("float16", None), ("bfloat16", "has no bfloat16"), ("float64", "has no float64")]
+)
+def test_mnn_refuses_types(dtype: str, reason: str | None) -> None:
+    """MNN converts models of these types and computes something else."""
+    assert Mnn().refuses([node("MatMul", types=(dtype, dtype))]) == reason
+
+
+def test_mnn_computes_in_full_precision_where_it_is_judged() -> None:
+    """Its own default may round to float16: that is what is timed, and not what is judged."""
+    asked = [Mnn().settings(threads=2, purpose=purpose, optimise=True) for purpose in ("agreement", "timing")]
+    assert [one["precision"] for one in asked] == ["high", "normal"]
+    assert {one["numThread"] for one in asked} == {2}
+
+
+TEXTS = {
+    "tract cause": (
+        Tract,
+        (
+            "running pass codegen\n\nCaused by:\n    0: codegen node #4 SDPA\n    1: Mask must be floating point\n\n"
+            "Stack backtrace:\n   0: <anyhow::Error>::msg"
+        ),
+        "Mask must be floating point",
+    ),
+    "tract single cause": (
+        Tract,
+        "Building node a (Attention)\n\nCaused by:\n    Attention: softcap is not supported\n\nStack backtrace:\n 0",
+        "Attention: softcap is not supported",
+    ),
+    "tract no cause": (
+        Tract,
+        "Clashing resolution. b=2 != 1.\n\nStack backtrace:\n 0: x",
+        "Clashing resolution. b=2 != 1",
+    ),
+    "nxrt node": (
+        Nxrt,
+        (
+            'internal executor error: node 102 ("a", op \'::Concat\', inputs ["x"] [Int64] [[]]) failed: '
+            "kernel execution failed: Concat: input 0 is a scalar."
+        ),
+        "Concat: input 0 is a scalar",
+    ),
+    "nxrt file": (Nxrt, "failed to load ONNX model from /a/b.onnx: failed to parse", "failed to parse"),
+    "iree operator": (
+        Iree,
+        (
+            "Error invoking IREE compiler tool iree-compile\n<stdin>:8:10: error: failed to legalize operation "
+            "'torch.operator' that was explicitly marked illegal: %0 = x <{name = \"onnx.Attention\"}>"
+        ),
+        "cannot lower the operator Attention",
+    ),
+    "iree compiler": (
+        Iree,
+        "Error invoking IREE compiler tool iree-compile\nDiagnostics:\n<stdin>:1:23: error: expected type\nmodule",
+        "expected type",
+    ),
+    "iree call": (
+        Iree,
+        (
+            "Error invoking function: c/runtime/x.c:1: INVALID_ARGUMENT; expected f32 but have f64; while invoking "
+            "native function hal.buffer_view.assert; while calling import;\n[ 1] bytecode module.__init:292 -"
+        ),
+        "INVALID_ARGUMENT; expected f32 but have f64",
+    ),
+    "mnn operator": (
+        Mnn,
+        "Start to Convert\n[04:12:22] :220: These Op Not Support: ONNX::Attention \nConverted Failed!\n",
+        "These Op Not Support: ONNX::Attention",
+    ),
+    "mnn file": (
+        Mnn,
+        "[04:12:22] :35: Check failed: success ==> read onnx model failed: /a/b\n",
+        "Check failed: success ==> read onnx model failed",
+    ),
+    "mnn run": (Mnn, "Compute Shape Error for Y\ncode=3 in onForward, 666 \n", "Compute Shape Error for Y"),
+    "emx gcc": (
+        Emx,
+        "model.c: In function 'f':\nmodel.c:3:9: error: unknown type name '__bf16'\n",
+        "unknown type name '__bf16'",
+    ),
+    "emx advice": (Emx, "No size of x. Hint: pin it with --input-dim", "No size of x"),
+}
+
+
+@pytest.mark.parametrize(("engine", "text", "reason"), TEXTS.values(), ids=TEXTS.keys())
+def test_the_reason_is_found(engine: type[Any], text: str, reason: str) -> None:
+    """Of each runtime's texts, seen in its versions of 2026, the one clause that says what is wrong."""
+    assert engine().explain(text) == reason
+
+
+def test_mnn_refuses_wide_integers() -> None:
+    """MNN computes with 32 bits; what does not fit is never wrapped."""
+    pytest.importorskip("MNN", reason="MNN is missing")
+    loaded = opened(Mnn(), plain_model())
+    largest = np.array([2**31 - 1])
+    assert loaded._given(largest) is not None
+    with pytest.raises(RefusalError, match=r"^takes integers of 32 bits only$"):
+        loaded._given(largest + 1)
+
+
+@pytest.mark.slow
+def test_emx_builds_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At sizes that were built it runs on; one more set of sizes is refused."""
+    pytest.importorskip("emx_onnx_cgen", reason="emx-onnx-cgen is missing")
+    monkeypatch.setattr(emx, "_MOST_BUILDS", 1)
+    loaded = opened(Emx(), plain_model())
+    first = result_of(loaded, drawn((1, 2, 3)))
+    with pytest.raises(RefusalError, match=r"^builds a program for each set of sizes, and 1 for one model at most$"):
+        result_of(loaded, drawn((1, 2, 4)))
+    assert np.array_equal(result_of(loaded, drawn((1, 2, 3))), first)
+
+
+@pytest.mark.slow
+def test_emx_copies_a_cache() -> None:
+    """The sizes at which gcc 12.2 at -O3 copies a third of the cache wrongly."""
+    pytest.importorskip("emx_onnx_cgen", reason="emx-onnx-cgen is missing")
+    lengths = {"Q": 5, "K": 7, "V": 7, "past_key": 3, "past_value": 3, "Y": 5, "present_key": 10, "present_value": 10}
+    values = {name: helper.make_tensor_value_info(name, 1, [1, 1, size, 8]) for name, size in lengths.items()}
+    names = list(values)
+    attend = helper.make_node("Attention", [*names[:3], "", *names[3:5]], names[5:])
+    graph = helper.make_graph([attend], "g", [values[name] for name in names[:5]], [values[name] for name in names[5:]])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((1, 1, lengths[name], 8)).astype(np.float32) for name in names[:5]}
+    found = opened(Emx(), proto).run(bits_of(arrays))
+    assert np.array_equal(found["present_key"], np.concatenate([arrays["past_key"], arrays["K"]], axis=2))
+    assert np.array_equal(found["present_value"], np.concatenate([arrays["past_value"], arrays["V"]], axis=2))
+
+
+@pytest.mark.parametrize("length", [1, 120, 127, 128, 200])
+def test_locations_of_data_are_found(length: int, tmp_path: Path) -> None:
+    """Names of every length, in folders too; one that leads out of the folder is left out."""
+    model = plain_model()
+    names = ["a" * length, "sub/b.bin", "../c.bin", "/d.bin"]
+    for name in names:
+        tensor = onnx.TensorProto(name=name, data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=name)
+        tensor.external_data.add(key="offset", value="0")
+        model.graph.initializer.append(tensor)
+    assert data_files(model.SerializeToString()) == sorted(names[:2])
+
+
+def test_data_lies_beside_the_file(tmp_path: Path) -> None:
+    """A file whose data is there is read where it is; else data in a folder is a link, and all is removed."""
+    model = plain_model()
+    tensor = onnx.TensorProto(name="far", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="sub/b.bin")
+    model.graph.initializer.append(tensor)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.bin").write_bytes(b"1234")
+    (tmp_path / "other.bin").write_bytes(b"5678")
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with model_file(job_of(model, model=str(tmp_path / "model.onnx"), folder=str(tmp_path))) as path:
+        assert path == str(tmp_path / "model.onnx")
+    with model_file(job_of(model, folder=str(tmp_path))) as path:
+        assert (Path(path).parent / "sub" / "b.bin").read_bytes() == b"1234"
+        assert not (Path(path).parent / "sub" / "b.bin").is_symlink()
+        assert not (Path(path).parent / "other.bin").exists()
+    assert not Path(path).parent.exists()
+
+
+def test_sizes_follow_from_symbols_and_operators() -> None:
+    """An axis of an output has the size of the input's axis of that name; the model itself is left alone."""
+    model = plain_model()
+    fixed = fixed_sizes(model, {"Q": (3, 2, 5, 8), "K": (3, 2, 7, 8), "V": (3, 2, 7, 8)})
+    shapes = {
+        value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in fixed.graph.value_info
+    }
+    assert [size.dim_value for size in fixed.graph.output[0].type.tensor_type.shape.dim] == [3, 2, 5, 8]
+    assert shapes["scores"] == [3, 2, 5, 7]
+    assert model == plain_model()
