@@ -1,6 +1,8 @@
 """What only one engine does: its refusals before loading, and the sentence in its own error texts."""
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,15 +10,17 @@ import onnx
 import pytest
 from onnx import helper
 
-from sdpa_onnx.runtimes.worker.engines import emx
+from sdpa_onnx.runtimes.worker.engines import emx, ort_plugin
 from sdpa_onnx.runtimes.worker.engines.emx import Emx
 from sdpa_onnx.runtimes.worker.engines.iree import Iree
 from sdpa_onnx.runtimes.worker.engines.mnn import Mnn
 from sdpa_onnx.runtimes.worker.engines.nxrt import Nxrt
+from sdpa_onnx.runtimes.worker.engines.ort_plugin import OrtPlugin
 from sdpa_onnx.runtimes.worker.engines.tract import Tract
 from sdpa_onnx.runtimes.worker.model_file import data_files, fixed_sizes, model_file
 from sdpa_onnx.runtimes.worker.pipe import RefusalError
 from tests.runtimes.engines.jobs import bits_of, drawn, job_of, opened, plain_model, result_of
+from tests.runtimes.models import Problem, proto_of
 
 
 def node(op_type: str = "Attention", *, types: tuple[str, ...] = ("float32",) * 3, **attributes: int) -> dict[str, Any]:
@@ -210,3 +214,60 @@ def test_sizes_follow_from_symbols_and_operators() -> None:
     assert [size.dim_value for size in fixed.graph.output[0].type.tensor_type.shape.dim] == [3, 2, 5, 8]
     assert shapes["scores"] == [3, 2, 5, 7]
     assert model == plain_model()
+
+
+class _Distributions:
+    """Installed packages, as `importlib.metadata` lists them."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def distributions(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(metadata={"Name": name}) for name in self._names]
+
+    def version(self, name: str) -> str:
+        if name not in [own.lower().replace("_", "-") for own in self._names]:
+            raise PackageNotFoundError(name)
+        return "1.2.3"
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen", "found"),
+    [
+        (("onnxruntime", "Nxrt_EP_CPU"), None, "nxrt-ep-cpu"),
+        (("onnxruntime-ep-b", "onnxruntime_ep_a", "nxrt-ep-cpu"), None, "nxrt-ep-cpu"),
+        (("onnxruntime-ep-b", "onnxruntime_ep_a"), None, "onnxruntime-ep-a"),
+        (("own-plugin", "nxrt-ep-cpu"), "own-plugin", "own-plugin"),
+        (("onnxruntime",), None, None),
+        (("nxrt-ep-cpu",), "own-plugin", None),
+    ],
+)
+def test_a_plugin_is_found(
+    names: tuple[str, ...], chosen: str | None, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first by name that follows a convention, or the one that is named; none is a missing package."""
+    monkeypatch.setattr(ort_plugin, "metadata", _Distributions(*names))
+    monkeypatch.delenv("SDPA_ONNX_ORT_PLUGIN", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("SDPA_ONNX_ORT_PLUGIN", chosen)
+    if found is None:
+        with pytest.raises(ImportError):
+            OrtPlugin().version()
+    else:
+        assert OrtPlugin().version().startswith(f"{found} 1.2.3+onnxruntime.")
+
+
+def test_a_plugin_that_runs_no_node_is_refused() -> None:
+    """ONNX Runtime gives such a model to its CPU provider without a word: nxrt-ep-cpu takes no boolean mask."""
+    pytest.importorskip("nxrt_ep_cpu", reason="nxrt-ep-cpu is missing")
+    with pytest.raises(RefusalError, match=r"^runs no node of the model on cpu_ep; nodes by provider: CPUExecution"):
+        opened(OrtPlugin(), proto_of(Problem(masked=True)))
+
+
+def test_windows_are_refused_for_the_plugin_that_ignores_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another plugin is tried."""
+    monkeypatch.delenv("SDPA_ONNX_ORT_PLUGIN", raising=False)
+    for name, reason in (("nxrt-ep-cpu", "nxrt-ep-cpu ignores the windows of Attention"), ("onnxruntime-ep-b", None)):
+        monkeypatch.setattr(ort_plugin, "metadata", _Distributions(name))
+        assert OrtPlugin().refuses([node(left_window_size=1)]) == reason
+        assert OrtPlugin().refuses([node()]) is None

@@ -226,18 +226,28 @@ class OrtArm:
         if self._job["folder"] is not None:
             model = Path(model).read_bytes() if isinstance(model, str) else model
             options.add_session_config_entry(_FOLDER, self._job["folder"])
-        provider_options = {
-            key[len(_PROVIDER_OPTION) :]: str(value)
-            for key, value in self._job["settings"].items()
-            if key.startswith(_PROVIDER_OPTION)
-        }
-        session = import_onnxruntime().InferenceSession(model, options, providers=[(self._provider, provider_options)])
+        session = self._create(model, options)
         # ORT's own run() reopens a session whose provider failed on the CPU, for good, with a line on stdout.
         session.disable_fallback()
         got = session.get_providers()
         if not got or got[0] != self._provider:
             raise RefusalError(f"asked for {self._provider} and got {', '.join(got)}{self._lost()}")
         return session
+
+    def _create(self, model: str | bytes, options: Any) -> Any:
+        providers = [(self._provider, self._provider_options())]
+        return import_onnxruntime().InferenceSession(model, options, providers=providers)
+
+    def _provider_options(self) -> dict[str, str]:
+        settings = self._job["settings"].items()
+        return {key[len(_PROVIDER_OPTION) :]: str(value) for key, value in settings if key.startswith(_PROVIDER_OPTION)}
+
+    def _require_nodes(self, advice: str) -> None:
+        """Refuse a model of which the provider takes no node: then the CPU provider is what runs."""
+        assigned = self._assigned()
+        if any(assigned.values()) and not assigned.get(self._provider):  # an older version does not report nodes
+            took = ", ".join(f"{name} {sum(operators.values())}" for name, operators in sorted(assigned.items()))
+            raise RefusalError(f"runs no node of the model on {self._provider}; nodes by provider: {took}. {advice}")
 
     def _lost(self) -> str:
         """Why the provider is not there, after a colon, and what to do; "" where that is not known."""

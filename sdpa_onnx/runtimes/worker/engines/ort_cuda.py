@@ -93,16 +93,7 @@ class _HostArm(OrtArm):
     def __init__(self, job: dict[str, Any]) -> None:
         self._complaint = _preload_libraries()
         super().__init__(job)
-        self._require_cuda()
-
-    def _require_cuda(self) -> None:
-        assigned = self._assigned()
-        if any(assigned.values()) and not assigned.get(_PROVIDER):  # an older version does not report nodes
-            took = ", ".join(f"{name} {sum(operators.values())}" for name, operators in sorted(assigned.items()))
-            raise RefusalError(
-                f"runs no node of the model on {_PROVIDER}; nodes by provider: {took}. "
-                "Use ort-cpu, or a form that CUDA has kernels for"
-            )
+        self._require_nodes("Use ort-cpu, or a form that CUDA has kernels for")
 
     def _lost(self) -> str:
         reason = self._complaint or "CUDA or cuDNN could not be loaded"
