@@ -4,23 +4,18 @@ A mask that hides by the lowest number hides nothing from a query all of whose k
 all of them, those outside the band too. Does not choose blocks and keys; `blocked_plan` does.
 """
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from sdpa_onnx.core.attention.inputs import numpy_dtype
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
-from sdpa_onnx.graph.lower.mask_nodes import own_mask, reduced
+from sdpa_onnx.graph.lower.mask_nodes import SEEN_SHARE, lowest_number, own_mask, reduced
 from sdpa_onnx.graph.lower.operands import AttentionLengths, element_type
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["highest_entries", "is_seen_by_all"]
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
-# Entries outside the band are at most half the lowest number (`spans.hidden_below`). A query sees a key whose entry is
-# above this share of it, so that the weights of those entries are 0.
-_SHARE_OF_LOWEST = 0.25
 
 
 def highest_entries(nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, *, opset: int) -> ir.Value:
@@ -61,8 +56,7 @@ def is_seen_by_all(
         opset: Opset of the graph.
     """
     numbers = IndexArithmetic(nodes)
-    lowest = float(ml_dtypes.finfo(numpy_dtype(attention.dtype)).min)  # type: ignore[no-untyped-call]  # it has no types
     places = numbers.add(numbers.column(first), numbers.range(numbers.maximum(rows, 1)))
     lowest_of_block = reduced(nodes, "ReduceMin", nodes("Gather", highest, places, axis=0), opset)
-    limit = nodes.constant(_SHARE_OF_LOWEST * lowest, element_type(attention.dtype))
+    limit = nodes.constant(SEEN_SHARE * lowest_number(attention), element_type(attention.dtype))
     return nodes("Greater", nodes("Reshape", lowest_of_block, nodes.integers(-1)), limit, dtype=_BOOL)

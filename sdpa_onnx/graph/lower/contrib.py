@@ -3,6 +3,7 @@
 Writes no operator; `ort_mha` and `ort_gqa` do.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -11,11 +12,19 @@ from sdpa_onnx.core.attention.forms import LowerOptions, Workaround
 from sdpa_onnx.core.attention.spec import Dtype, Layout, ScaleRule
 from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.mask_nodes import attn_bias, expand_mask, rows_with_keys, unknown_rank
+from sdpa_onnx.graph.lower.mask_nodes import attn_bias, expand_mask, last_keys, rows_with_keys, unknown_rank
 from sdpa_onnx.graph.lower.operands import AttentionLengths, merge_heads, scaled
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["bias_and_rows", "common_refusal", "finish_output", "output_shape", "packed_heads", "query_and_scale"]
+__all__ = [
+    "OperatorBias",
+    "bias_of",
+    "common_refusal",
+    "finish_output",
+    "output_shape",
+    "packed_heads",
+    "query_and_scale",
+]
 
 
 def common_refusal(attention: GraphAttention, operator: str) -> str | None:
@@ -43,18 +52,40 @@ def query_and_scale(nodes: Nodes, attention: GraphAttention) -> tuple[ir.Value, 
     return scaled(nodes, query, 0.0, attention.dtype), {"scale": 1.0}
 
 
-def bias_and_rows(
-    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, *, opset: int, options: LowerOptions
-) -> tuple[ir.Value | None, ir.Value | None]:
-    """All masks as a 4-D bias, and the rows with a visible key: (batch or 1, heads or 1, queries or 1, 1)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorBias:
+    """All masks of an attention as an operator takes them.
+
+    Args:
+        bias: (batch or 1, heads or 1, queries, keys), or None.
+        rows: The rows with a visible key: (batch or 1, heads or 1, queries or 1, 1); None = all.
+        last_keys: The last key that a query of each sample sees, see `mask_nodes.last_keys`; None = the last of all.
+    """
+
+    bias: ir.Value | None = None
+    rows: ir.Value | None = None
+    last_keys: ir.Value | None = None
+
+
+def bias_of(
+    nodes: Nodes,
+    attention: GraphAttention,
+    lengths: AttentionLengths,
+    *,
+    opset: int,
+    options: LowerOptions,
+    by_sample: bool = False,
+) -> OperatorBias:
+    """All masks as a bias; with `by_sample` also the last key of each sample."""
     is_clamped = Workaround.FINITE_MASK in options.workarounds
     bias = attn_bias(nodes, attention, lengths, is_clamped=is_clamped)
     if bias is None:
-        return None, None
+        return OperatorBias()
     rows = rows_with_keys(nodes, attention, bias, opset=opset)
     per_sample = attention.nonpad_kv_seqlen is not None
     expanded = expand_mask(nodes, attention, lengths, bias, bounds=bounds_of(attention.spec), per_sample=per_sample)
-    return expanded, rows
+    last = last_keys(nodes, attention, lengths, bias, opset=opset) if by_sample else None
+    return OperatorBias(bias=expanded, rows=rows, last_keys=last)
 
 
 def output_shape(attention: GraphAttention) -> ir.Shape:

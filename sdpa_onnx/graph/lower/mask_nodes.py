@@ -14,11 +14,14 @@ from sdpa_onnx.graph.lower.operands import AttentionLengths, element_type, same_
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = [
+    "SEEN_SHARE",
     "as_bias",
     "attn_bias",
     "clamp_mask",
     "combine_masks",
     "expand_mask",
+    "last_keys",
+    "lowest_number",
     "may_have_empty_rows",
     "own_mask",
     "reduced",
@@ -32,6 +35,9 @@ __all__ = [
 _BOOL = ir.DataType.BOOL
 # Source: ONNX ReduceMax and ReduceMin: axes are an attribute before opset 18, an input from there on.
 _AXES_INPUT_OPSET = 18
+# Shares of the lowest number: an entry up to half of it hides (`spans.hidden_below`). A query sees a key whose entry is
+# above a quarter, so that the weights of those hidden entries are 0.
+_HIDDEN_SHARE, SEEN_SHARE = 0.5, 0.25
 
 
 def unknown_rank(attention: GraphAttention) -> str | None:
@@ -138,10 +144,14 @@ def clamp_mask(nodes: Nodes, attention: GraphAttention, mask: ir.Value) -> ir.Va
     if mask.dtype is _BOOL:
         return mask
     element = element_type(attention.dtype)
-    lowest = float(ml_dtypes.finfo(numpy_dtype(attention.dtype)).min)  # type: ignore[no-untyped-call]
-    higher = nodes("Max", mask, nodes.constant(lowest / 2, element))
+    higher = nodes("Max", mask, nodes.constant(_HIDDEN_SHARE * lowest_number(attention), element))
     hides = nodes("Equal", mask, nodes.constant(-np.inf, element), dtype=_BOOL)
     return nodes("Where", hides, mask, higher, dtype=element)
+
+
+def lowest_number(attention: GraphAttention) -> float:
+    """The lowest finite number of the element type."""
+    return float(ml_dtypes.finfo(numpy_dtype(attention.dtype)).min)  # type: ignore[no-untyped-call]  # it has no types
 
 
 def attn_bias(
@@ -222,10 +232,50 @@ def rows_with_keys(nodes: Nodes, attention: GraphAttention, bias: ir.Value, *, o
         highest = reduced(nodes, "ReduceMax", bias, opset)
         return nodes("Equal", highest, nodes.constant(0.0, element_type(attention.dtype)), dtype=_BOOL)
     hides = nodes("Equal", bias, nodes.constant(-np.inf, element_type(attention.dtype)), dtype=_BOOL)
-    hidden = nodes("Cast", hides, dtype=ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
-    return nodes(
-        "Less", reduced(nodes, "ReduceMin", hidden, opset), nodes.constant(0.5, ir.DataType.FLOAT), dtype=_BOOL
-    )
+    return _not_all(nodes, hides, (-1,), opset=opset)
+
+
+def last_keys(
+    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, bias: ir.Value, *, opset: int
+) -> ir.Value | None:
+    """The last key that any query of a sample sees, (batch or 1,) int64, 0 if it sees none.
+
+    The keys behind it are hidden from every query: all padding on the right, none on the left. Where a query sees no
+    key, it averages over all keys that are hidden by a finite number, so only -inf hides then. None if the bias is
+    the same for all samples.
+
+    Args:
+        nodes: Node builder.
+        attention: Its mask or lengths are in the bias.
+        lengths: Lengths of the attention.
+        bias: From `attn_bias`.
+        opset: Of the graph.
+    """
+    mask = attention.attn_mask
+    has_samples = mask is not None and mask.shape is not None and len(mask.shape) == 4 and mask.shape[0] != 1
+    if not has_samples and attention.nonpad_kv_seqlen is None:
+        return None
+    element, lowest = element_type(attention.dtype), lowest_number(attention)
+    limit = nodes.constant(-np.inf, element)
+    if mask is not None and mask.dtype is not _BOOL:
+        highest = reduced(nodes, "ReduceMax", bias, opset)
+        for axis in (1, 2):
+            highest = reduced(nodes, "ReduceMin", highest, opset, axis=axis)
+        all_see = nodes("Greater", highest, nodes.constant(SEEN_SHARE * lowest, element), dtype=_BOOL)
+        limit = nodes("Where", all_see, nodes.constant(_HIDDEN_SHARE * lowest, element), limit, dtype=element)
+    # A comparison, because onnxruntime 1.32 drops a NaN from a maximum.
+    visible = _not_all(nodes, nodes("LessOrEqual", bias, limit, dtype=_BOOL), (1, 2), opset=opset)
+    zero = nodes.constant(0, ir.DataType.INT64)
+    places = nodes("Where", visible, _range(nodes, lengths.keys), zero, dtype=ir.DataType.INT64)
+    return nodes("Reshape", reduced(nodes, "ReduceMax", places, opset), nodes.integers(-1))
+
+
+def _not_all(nodes: Nodes, flags: ir.Value, axes: tuple[int, ...], *, opset: int) -> ir.Value:
+    """Whether a boolean is False anywhere along axes, which stay with size 1."""
+    numbers = nodes("Cast", flags, dtype=ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
+    for axis in axes:
+        numbers = reduced(nodes, "ReduceMin", numbers, opset, axis=axis)
+    return nodes("Less", numbers, nodes.constant(0.5, ir.DataType.FLOAT), dtype=_BOOL)
 
 
 def reduced(nodes: Nodes, operator: str, values: ir.Value, opset: int, *, axis: int = -1) -> ir.Value:

@@ -12,7 +12,8 @@ from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.contrib import (
-    bias_and_rows,
+    OperatorBias,
+    bias_of,
     common_refusal,
     finish_output,
     output_shape,
@@ -55,7 +56,8 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 
     Its window includes the query's own key. With a cache, the number of queries
     of each sample is an input; without it, the operator supports several
-    queries for a single sample only.
+    queries for a single sample only. Without a cache, the number of keys of each sample ends behind the last key that
+    any of its queries sees, so that the kernel skips padding on the right; the bias holds what is hidden before it.
 
     Source: onnxruntime docs/ContribOperators.md, com.microsoft.GroupQueryAttention, version 1.
     """
@@ -66,10 +68,13 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     inputs[1] = packed_heads(nodes, attention, attention.key, spec.kv_num_heads, spec.head_dim)
     inputs[2] = packed_heads(nodes, attention, attention.value, spec.kv_num_heads, spec.v_head_dim)
     inputs[3:5] = [attention.past_key, attention.past_value]
-    inputs[5:7] = _counts(nodes, lengths)
-    rows = None
-    if not _is_causal(attention) or attention.attn_mask is not None:
-        inputs[_BIAS_INPUT], rows = bias_and_rows(nodes, attention, lengths, opset=opset, options=options)
+    masks = OperatorBias()
+    if attention.nonpad_kv_seqlen is not None and _hides_only_padding(attention):
+        masks = _by_lengths(nodes, lengths, attention.nonpad_kv_seqlen)
+    elif not _is_causal(attention) or attention.attn_mask is not None:
+        masks = bias_of(nodes, attention, lengths, opset=opset, options=options, by_sample=_has_free_lengths(attention))
+        inputs[_BIAS_INPUT] = masks.bias
+    inputs[5:7] = _counts(nodes, lengths, masks.last_keys)
     if attention.past_key is not None:
         inputs[_QUERY_LENGTHS_INPUT] = _of_each_sample(nodes, lengths, lengths.queries)
     while inputs[-1] is None:
@@ -86,7 +91,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
         **scale,
     )
     return FormOutputs(
-        output=finish_output(nodes, attention, outputs[0], rows),
+        output=finish_output(nodes, attention, outputs[0], masks.rows),
         present_key=outputs[1],
         present_value=outputs[2],
     )
@@ -123,9 +128,32 @@ def _lengths_differ(attention: GraphAttention) -> str | None:
     return f"{_OPERATOR} needs as many new keys as queries: the graph has {queries} queries and {keys} keys."
 
 
-def _counts(nodes: Nodes, lengths: AttentionLengths) -> tuple[ir.Value, ir.Value]:
+def _hides_only_padding(attention: GraphAttention) -> bool:
+    """Whether only lengths of the samples hide keys: those behind the first ones."""
+    return attention.attn_mask is None and not bounds_of(attention.spec) and _has_free_lengths(attention)
+
+
+def _by_lengths(nodes: Nodes, lengths: AttentionLengths, valid: ir.Value) -> OperatorBias:
+    """The masks of `_hides_only_padding`: no bias. A sample without keys reads one, and its rows are set to zero."""
+    one = nodes.constant(1, ir.DataType.INT64)
+    count = nodes("Max", nodes("Min", valid, lengths.keys), one)
+    rows = nodes("GreaterOrEqual", nodes("Reshape", valid, nodes.integers(-1, 1, 1, 1)), one, dtype=ir.DataType.BOOL)
+    return OperatorBias(rows=rows, last_keys=nodes("Sub", count, one))
+
+
+def _has_free_lengths(attention: GraphAttention) -> bool:
+    """Whether the number of keys of a sample decides nothing but which keys are read.
+
+    With a cache it is also the place of the new keys, and present keys after it are zero.
+    """
+    caches = (attention.past_key, attention.present_key, attention.present_value)
+    return all(value is None for value in caches)
+
+
+def _counts(nodes: Nodes, lengths: AttentionLengths, last: ir.Value | None) -> tuple[ir.Value, ir.Value]:
     """Number of keys of each sample minus one, and the largest number of keys."""
-    last = nodes("Sub", lengths.keys, nodes.constant(1, ir.DataType.INT64))
+    if last is None:
+        last = nodes("Sub", lengths.keys, nodes.constant(1, ir.DataType.INT64))
     total = nodes("Cast", lengths.keys, dtype=ir.DataType.INT32, to=int(ir.DataType.INT32))
     return _of_each_sample(nodes, lengths, last), total
 

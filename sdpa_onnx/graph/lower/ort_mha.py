@@ -11,7 +11,8 @@ from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.contrib import (
-    bias_and_rows,
+    OperatorBias,
+    bias_of,
     common_refusal,
     finish_output,
     output_shape,
@@ -51,21 +52,21 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     lengths, spec = AttentionLengths(nodes, attention), attention.spec
     query, attributes = query_and_scale(nodes, attention)
     own_key, own_value, present_key, present_value = _keys_and_values(nodes, attention)
-    bias = rows = None
+    masks = OperatorBias()
     if _is_lower_triangle(attention):
         attributes["unidirectional"] = 1
     else:
-        bias, rows = bias_and_rows(nodes, attention, lengths, opset=opset, options=options)
+        masks = bias_of(nodes, attention, lengths, opset=opset, options=options)
     output = nodes(
         _OPERATOR,
-        *[query, own_key, own_value, *([None, None, bias] if bias is not None else [])],
+        *[query, own_key, own_value, *([None, None, masks.bias] if masks.bias is not None else [])],
         domain=CONTRIB_DOMAIN,
         shape=output_shape(attention),
         num_heads=spec.q_num_heads,
         **attributes,
     )
     return FormOutputs(
-        output=finish_output(nodes, attention, output, rows if may_have_empty_rows(attention) else None),
+        output=finish_output(nodes, attention, output, masks.rows if may_have_empty_rows(attention) else None),
         present_key=present_key,
         present_value=present_value,
     )
