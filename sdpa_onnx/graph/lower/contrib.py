@@ -84,7 +84,7 @@ def bias_of(
     rows = rows_with_keys(nodes, attention, bias, opset=opset)
     per_sample = attention.nonpad_kv_seqlen is not None
     expanded = expand_mask(nodes, attention, lengths, bias, bounds=bounds_of(attention.spec), per_sample=per_sample)
-    last = last_keys(nodes, attention, lengths, bias, opset=opset) if by_sample else None
+    last = last_keys(nodes, attention, bias, opset=opset) if by_sample else None
     return OperatorBias(bias=expanded, rows=rows, last_keys=last)
 
 

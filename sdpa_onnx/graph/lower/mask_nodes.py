@@ -232,12 +232,13 @@ def rows_with_keys(nodes: Nodes, attention: GraphAttention, bias: ir.Value, *, o
         highest = reduced(nodes, "ReduceMax", bias, opset)
         return nodes("Equal", highest, nodes.constant(0.0, element_type(attention.dtype)), dtype=_BOOL)
     hides = nodes("Equal", bias, nodes.constant(-np.inf, element_type(attention.dtype)), dtype=_BOOL)
-    return _not_all(nodes, hides, (-1,), opset=opset)
+    hidden = nodes("Cast", hides, dtype=ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
+    return nodes(
+        "Less", reduced(nodes, "ReduceMin", hidden, opset), nodes.constant(0.5, ir.DataType.FLOAT), dtype=_BOOL
+    )
 
 
-def last_keys(
-    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, bias: ir.Value, *, opset: int
-) -> ir.Value | None:
+def last_keys(nodes: Nodes, attention: GraphAttention, bias: ir.Value, *, opset: int) -> ir.Value | None:
     """The last key that any query of a sample sees, (batch or 1,) int64, 0 if it sees none.
 
     The keys behind it are hidden from every query: all padding on the right, none on the left. Where a query sees no
@@ -247,8 +248,7 @@ def last_keys(
     Args:
         nodes: Node builder.
         attention: Its mask or lengths are in the bias.
-        lengths: Lengths of the attention.
-        bias: From `attn_bias`.
+        bias: From `attn_bias`, with an entry for every key.
         opset: Of the graph.
     """
     mask = attention.attn_mask
@@ -264,18 +264,16 @@ def last_keys(
         all_see = nodes("Greater", highest, nodes.constant(SEEN_SHARE * lowest, element), dtype=_BOOL)
         limit = nodes("Where", all_see, nodes.constant(_HIDDEN_SHARE * lowest, element), limit, dtype=element)
     # A comparison, because onnxruntime 1.32 drops a NaN from a maximum.
-    visible = _not_all(nodes, nodes("LessOrEqual", bias, limit, dtype=_BOOL), (1, 2), opset=opset)
-    zero = nodes.constant(0, ir.DataType.INT64)
-    places = nodes("Where", visible, _range(nodes, lengths.keys), zero, dtype=ir.DataType.INT64)
-    return nodes("Reshape", reduced(nodes, "ReduceMax", places, opset), nodes.integers(-1))
-
-
-def _not_all(nodes: Nodes, flags: ir.Value, axes: tuple[int, ...], *, opset: int) -> ir.Value:
-    """Whether a boolean is False anywhere along axes, which stay with size 1."""
-    numbers = nodes("Cast", flags, dtype=ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
-    for axis in axes:
-        numbers = reduced(nodes, "ReduceMin", numbers, opset, axis=axis)
-    return nodes("Less", numbers, nodes.constant(0.5, ir.DataType.FLOAT), dtype=_BOOL)
+    hides = nodes("LessOrEqual", bias, limit, dtype=_BOOL)
+    single = ir.DataType.FLOAT  # whose maximum along the last axis is fast
+    shape = nodes("Shape", bias, dtype=ir.DataType.INT64)  # not of the keys: layers with one mask share what follows
+    count = nodes("Gather", shape, nodes.constant(3, ir.DataType.INT64), axis=0)
+    places = nodes("Cast", _range(nodes, count), dtype=single, to=int(single))
+    last = nodes("Where", hides, nodes.constant(0.0, single), places, dtype=single)
+    for axis in (3, 2, 1):
+        last = reduced(nodes, "ReduceMax", last, opset, axis=axis)
+    number = nodes("Cast", last, dtype=ir.DataType.INT64, to=int(ir.DataType.INT64))
+    return nodes("Reshape", number, nodes.integers(-1))
 
 
 def reduced(nodes: Nodes, operator: str, values: ir.Value, opset: int, *, axis: int = -1) -> ir.Value:

@@ -14,7 +14,6 @@ from sdpa_onnx.core.attention.forms import Form, LowerOptions, Workaround
 from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower import mask_nodes
-from sdpa_onnx.graph.lower.operands import AttentionLengths
 from sdpa_onnx.graph.nodes import Nodes
 from sdpa_onnx.workflows.convert.convert_file import Conversion, ProofOptions, convert_and_prove
 from sdpa_onnx.workflows.convert.paired_runs import RunEffort
@@ -95,10 +94,8 @@ def _first(nodes: Nodes, last: ir.Value) -> ir.Value:
 def test_wrong_count_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Last) -> None:
     """A count that hides a visible key is not written."""
 
-    def wrong(
-        nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, bias: ir.Value, *, opset: int
-    ) -> ir.Value | None:
-        right = mask_nodes.last_keys(nodes, attention, lengths, bias, opset=opset)
+    def wrong(nodes: Nodes, attention: GraphAttention, bias: ir.Value, *, opset: int) -> ir.Value | None:
+        right = mask_nodes.last_keys(nodes, attention, bias, opset=opset)
         return None if right is None else fault(nodes, right)
 
     monkeypatch.setattr("sdpa_onnx.graph.lower.contrib.last_keys", wrong)
