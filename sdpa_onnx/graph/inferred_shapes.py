@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.quiet import quiet_ir
 
-__all__ = ["infer_shapes"]
+__all__ = ["infer_shapes", "makes_tensors"]
 
 # Numbers of larger tensors are not copied: what inference follows are sizes, axes and shapes.
 _MOST_BYTES = 1000
@@ -85,8 +85,13 @@ def _tensors(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.initializers.values()
     yield from graph.inputs
     for node in graph:
-        if node.op_type not in _NO_TENSOR or not is_standard(node):
+        if makes_tensors(node):
             yield from node.outputs
+
+
+def makes_tensors(node: ir.Node) -> bool:
+    """Whether the outputs of a node are tensors, not sequences or optionals."""
+    return node.op_type not in _NO_TENSOR or not is_standard(node)
 
 
 def _state(value: ir.Value, stated: onnx.TypeProto) -> None:

@@ -9,10 +9,12 @@ import onnx_ir as ir
 
 from sdpa_onnx.graph.graph_attention import GraphAttention
 
-__all__ = ["EVERY_QUERY_SEES_A_KEY", "GIVE_IT", "NAN_ROWS", "FoundAttention", "FoundAttentions"]
+__all__ = ["EVERY_QUERY_SEES_A_KEY", "GIVE_IT", "IS_UNKNOWN", "NAN_ROWS", "FoundAttention", "FoundAttentions"]
 
 # Part of the reason of an attention that can be read where a size, or the contents of an input, are given.
 GIVE_IT = "give it: verify"
+# Part of the reason of an attention that can be read where the types of its values are known.
+IS_UNKNOWN = "is unknown"
 EVERY_QUERY_SEES_A_KEY = "every query sees a key"
 # Warning for an attention whose source does not guard against fully masked rows.
 NAN_ROWS = "A query that sees no key is NaN in the source and 0 in the result."

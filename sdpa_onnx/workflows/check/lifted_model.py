@@ -2,7 +2,8 @@
 
 The metadata of files that we exported lists their attentions, in any form; in other files they are recognised. Where
 the nodes of our own file can be read and contradict its metadata, the nodes count, since they are what runs.
-Nothing is run: a wrong reading is found when the model is judged.
+Nothing is run but a file with types that no shape inference knows (`observed_types`): a wrong reading is found when it
+is judged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +21,14 @@ from sdpa_onnx.graph.bodies import bodies_of
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.find import find_attentions
-from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
+from sdpa_onnx.graph.lift.found import IS_UNKNOWN, FoundAttention, FoundAttentions
 from sdpa_onnx.graph.model import BODY_SITES_KEY, SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.graph.site_outputs import FORMAL_OUTPUTS
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
 from sdpa_onnx.workflows.check.file_feeds import named_axes
+from sdpa_onnx.workflows.check.observed_types import OBSERVED, with_observed_types
 
 __all__ = [
     "LiftedModel",
@@ -89,6 +91,10 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
             not have are replaced by added nodes, so that it can be written.
     """
     findings = find_attentions(model.ir, rows_may_be_empty=rows_may_be_empty, keeps_outputs=keeps_outputs)
+    if any(IS_UNKNOWN in one.reason for one in findings.found) and (typed := with_observed_types(model)) is not None:
+        known = {one.node for one in findings.found if one.attention is not None}
+        again = find_attentions(typed.ir, rows_may_be_empty=rows_may_be_empty, keeps_outputs=keeps_outputs)
+        findings = replace(again, found=tuple(one if one.node in known else _observed(one) for one in again.found))
     findings.model.meta.update(model.ir.meta)  # sizes that it was traced at, which only this process may know
     values = _values(findings.model.graph)
     dialect = _dialect(model)
@@ -121,6 +127,10 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
         contradictions=contradictions,
         is_noted=is_noted,
     )
+
+
+def _observed(found: FoundAttention) -> FoundAttention:
+    return found if found.attention is None else replace(found, warnings=(*found.warnings, OBSERVED))
 
 
 def with_lifted_sites(model: OnnxModel) -> LiftedModel:
