@@ -52,6 +52,10 @@ class Deadline:
         left = self.seconds_left
         return Deadline(budget_seconds=None if math.isinf(left) else of * left, now=self.now)
 
+    def turn(self, parts: int) -> float:
+        """Seconds for the next of so many parts that are left, all alike; infinite without a limit."""
+        return self.seconds_left / parts
+
     def allows(self, seconds: float) -> bool:
         """Whether something that takes so many seconds would end in time."""
         return seconds <= self.seconds_left

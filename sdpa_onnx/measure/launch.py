@@ -5,6 +5,7 @@ must disturb all arms alike.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit
 from sdpa_onnx.runtimes.arm_job import ArmJob, KernelTimes, LoadTimes, Visit
 from sdpa_onnx.runtimes.workers import WorkerFailedError, WorkerSilentError
 
-__all__ = ["ArmLaunch", "BaselineFailedError", "Launch"]
+__all__ = ["ArmLaunch", "ArmTooSlowError", "BaselineFailedError", "Launch"]
 
 # A warm-up may always take so many calls: the rule needs five, and a fresh process is seldom steady in those.
 _LEAST_WARM_CALLS = 8
@@ -36,6 +37,10 @@ _OTHERS_LIMIT = 0.05
 
 class BaselineFailedError(WorkerFailedError):
     """The arm that all ratios refer to failed; the comparison starts again without it."""
+
+
+class ArmTooSlowError(WorkerFailedError):
+    """Loading an arm took more than its share of the time limit, which belongs to the other arms too."""
 
 
 class _OutOfTimeError(Exception):
@@ -106,6 +111,9 @@ class Launch:
     def start(self) -> None:
         """Start all processes at once, so that they import side by side; then load and warm up one after the other.
 
+        Under a time limit no arm has more than its share of what is left: an arm that is not loaded by then is out, and
+        half of the time after loading is for the visits.
+
         Raises:
             BaselineFailedError: Here as everywhere, if the baseline fails; another arm is an error in `failures`.
         """
@@ -115,6 +123,7 @@ class Launch:
             with self._failing(name):
                 self._workers[name] = self.pool.take(keys[name])
         self._each(lambda _, worker: worker.wait_ready())
+        self._each(self._load)
         self._each(self._warm_up)
 
     def seconds_of_block(self) -> float:
@@ -164,9 +173,20 @@ class Launch:
         """Ask every arm something else, such as what ran, while its worker lives."""
         self._each(question, is_extra=True)
 
+    def _load(self, name: str, worker: TimedWorker) -> None:
+        parts = len(self._workers.keys() - self.arms.keys()) + 1  # one more for the warm-up and the visits
+        share = self.plan.deadline.turn(parts)
+        try:
+            loaded = worker.load(self.jobs[name], patience_seconds=None if math.isinf(share) else share)
+        except WorkerSilentError as error:
+            raise error if math.isinf(share) else ArmTooSlowError(str(error)) from error
+        self.arms[name] = ArmLaunch(loaded=loaded)
+
     def _warm_up(self, name: str, worker: TimedWorker) -> None:
         """Visit until steady; visits are as long as they will be."""
-        arm = self.arms[name] = ArmLaunch(loaded=worker.load(self.jobs[name]))
+        arm = self.arms[name]
+        left = sum(not other.visits for other in self.arms.values())
+        share = self.plan.deadline.turn(left + len(self.arms))
         model = self._model(name)
         start, medians, best, done = self.now(), list[float](), float("inf"), 0
         state = WarmUp.NOT_YET
@@ -180,10 +200,7 @@ class Launch:
                 medians,
                 calls=done,
                 seconds=self.now() - start,
-                limit_seconds=min(
-                    max(self.plan.warm_up_seconds, _LEAST_WARM_CALLS * best),
-                    self.now() - start + self.plan.deadline.seconds_left,
-                ),
+                limit_seconds=min(max(self.plan.warm_up_seconds, _LEAST_WARM_CALLS * best), share),
             )
         arm.steady = state is WarmUp.STEADY
         self.calls.setdefault(model, calls_of_a_visit(best, self.plan.visit_seconds))

@@ -34,7 +34,7 @@ class TimedWorker(Protocol):
     """The requests to a worker; see `timing_worker.TimingWorker`."""
 
     def wait_ready(self) -> None: ...
-    def load(self, job: ArmJob) -> LoadTimes: ...
+    def load(self, job: ArmJob, *, patience_seconds: float | None = None) -> LoadTimes: ...
     def visit(self, calls: int) -> Visit: ...
     def after_idle(self) -> float: ...
     def kernel_times(self, calls: int) -> KernelTimes: ...
@@ -151,8 +151,12 @@ class WorkerPool:
         self._idle[key] = worker
 
     @contextlib.contextmanager
-    def lend(self, job: ArmJob) -> Iterator[tuple[TimedWorker, LoadTimes]]:
+    def lend(self, job: ArmJob, *, patience_seconds: float | None = None) -> Iterator[tuple[TimedWorker, LoadTimes]]:
         """Give a process with a job loaded, and what loading took, for as long as a with block lasts.
+
+        Args:
+            job: What is loaded.
+            patience_seconds: Longest wait for that; None = as for every answer.
 
         Raises:
             WorkerFailedError: As every question to it; the process is ended then.
@@ -161,7 +165,7 @@ class WorkerPool:
         failed = True
         try:
             worker = self.take(key)
-            yield worker, worker.load(job)
+            yield worker, worker.load(job, patience_seconds=patience_seconds)
             failed = False
         finally:
             self.give_back(key, failed=failed)

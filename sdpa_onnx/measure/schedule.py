@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.paired import StoppingLook
-from sdpa_onnx.measure.launch import ArmLaunch, BaselineFailedError, Launch
+from sdpa_onnx.measure.launch import ArmLaunch, ArmTooSlowError, BaselineFailedError, Launch
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
 from sdpa_onnx.measure.samples import CLONE, ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan, blocks_of_launch
@@ -190,8 +190,9 @@ class Schedule:
 
     def _check_company(self, launch: Launch) -> None:
         """Stop where failures have left one arm, unless that is to be timed alone."""
-        failures = {name: why for name, why in launch.failures.items() if name != CLONE}
-        if failures and not self.times_survivor and len(failures) == len(self.jobs) - 1:
+        others = {name: why for name, why in launch.failures.items() if name != CLONE}
+        failures = {name: why for name, why in others.items() if not isinstance(why, ArmTooSlowError)}
+        if failures and not self.times_survivor and len(others) == len(self.jobs) - 1:
             raise LoneArmError(failures)
 
     def _choose_blocks(self, block_seconds: float, *, spent: float, setting_up: float) -> None:

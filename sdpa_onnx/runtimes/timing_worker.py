@@ -76,7 +76,7 @@ class TimingWorker:
         """CPU time that the process has used so far; see `Worker.cpu_seconds`."""
         return self.worker.cpu_seconds
 
-    def load(self, job: ArmJob) -> LoadTimes:
+    def load(self, job: ArmJob, *, patience_seconds: float | None = None) -> LoadTimes:
         """Load an arm, run it for the first time, at another length too, and bind it; what was there is freed."""
         self.worker.who = self._who(job.runtime)
         message = {
@@ -93,7 +93,7 @@ class TimingWorker:
             "settings": dict(job.settings),
             "copies": job.copies,
         }
-        fields = self._ask("load", {"job": message}).fields
+        fields = self._ask("load", {"job": message}, patience_seconds=patience_seconds).fields
         known = {name: fields[name] for name in LoadTimes.__slots__}
         return LoadTimes(**{**known, "warnings": tuple(fields["warnings"])})
 
@@ -143,9 +143,11 @@ class TimingWorker:
         self.worker.stop()
         self._drop_folder()
 
-    def _ask(self, request: str, fields: Mapping[str, object] | None = None) -> WorkerAnswer:
+    def _ask(
+        self, request: str, fields: Mapping[str, object] | None = None, *, patience_seconds: float | None = None
+    ) -> WorkerAnswer:
         try:
-            answer = self.worker.ask(request, fields)
+            answer = self.worker.ask(request, fields, patience_seconds=patience_seconds)
         except WorkerFailedError:
             self.stop()
             raise

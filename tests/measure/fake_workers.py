@@ -24,6 +24,7 @@ class FakeArm:
         wall_ns: Of a call, by the number of the process that runs it.
         cpu_share: CPU time over wall time.
         noise: Standard deviation of the log of every call.
+        loading_seconds: What loading takes.
         growing: How much longer every call takes than the one before, as a share.
         fails: Process number -> what it fails at: "start", "ready", "load", "visit", "idle", "ran".
     """
@@ -32,6 +33,7 @@ class FakeArm:
     cpu_share: float = 1.0
     noise: float = 0.0
     growing: float = 0.0
+    loading_seconds: float = 0.0
     fails: Mapping[int, str] = field(default_factory=dict)
     device: str = "cpu"
     clock_mhz: Callable[[], float] = lambda: -1.0
@@ -101,12 +103,16 @@ class FakeWorker:
     def wait_ready(self) -> None:
         self.machine.seconds += self.machine.starting_seconds
 
-    def load(self, job: ArmJob) -> LoadTimes:
+    def load(self, job: ArmJob, *, patience_seconds: float | None = None) -> LoadTimes:
         self.name = job.model.stem
         self.process = self.machine.number(self.name)
         self.machine.jobs.append(job)
         self._arm_of = self.machine.arms.get(self.name) or self.machine.arms.get(job.runtime) or FakeArm()
         self._do("load")
+        until = min(self.machine.ends_at, self.machine.seconds + (patience_seconds or math.inf))
+        self.machine.seconds = min(self.machine.seconds + self._arm_of.loading_seconds, until)
+        if self.machine.seconds == until:
+            raise WorkerSilentError(f"{self.name} did not answer.")
         return LoadTimes(
             create_seconds=0.5 + self.process,
             first_seconds=0.25,

@@ -11,7 +11,7 @@ import pytest
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.paired import LOOKS, StoppingLook
 from sdpa_onnx.measure.deadline import Deadline
-from sdpa_onnx.measure.launch import BaselineFailedError
+from sdpa_onnx.measure.launch import ArmTooSlowError, BaselineFailedError
 from sdpa_onnx.measure.schedule import BudgetSpentError, Schedule, ScheduleResult
 from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit, lone_plan
 from sdpa_onnx.measure.verdict_rule import CLONE
@@ -351,6 +351,49 @@ def test_a_deadline_within_a_visit(budget: float) -> None:
     first, second = (len(result.launches[0][name].visits) for name in "ab")
     assert 0 < first == second < 40
     assert machine.now() == pytest.approx(budget)
+
+
+@pytest.mark.parametrize("slow", "abc")
+@pytest.mark.parametrize("budget", [20.0, 40.0])
+def test_a_slow_arm_does_not_take_the_time_of_the_others(slow: str, budget: float) -> None:
+    """Loading one arm takes longer than the command may: it is out, and the others have complete blocks."""
+    arms = {name: FakeArm(loading_seconds=1000.0 if name == slow else 0.1) for name in "abc"}
+    machine = FakeMachine(arms=arms, starting_seconds=0.5, ends_at=budget)
+    with machine.pool() as pool:
+        schedule = _schedule(machine, _limited(machine, budget), names="abc", times_survivor=False)
+        schedule.pool = pool
+        if slow == "a":  # the baseline: the comparison starts again without it, with the time that is left
+            with pytest.raises(BaselineFailedError) as error:
+                schedule.measure()
+            assert isinstance(error.value.__cause__, ArmTooSlowError)
+            assert machine.now() < 0.6 * budget
+            return
+        result = schedule.measure()
+    assert isinstance(result.failures[slow], ArmTooSlowError)
+    assert set(result.launches[0]) == {*"abc", CLONE} - {slow}
+    assert len({len(arm.visits) for arm in result.launches[0].values()}) == 1
+    assert machine.now() <= budget
+
+
+def test_a_survivor_of_slow_arms_is_timed_alone() -> None:
+    """What failed may make a comparison pointless; what had no time leaves the median of the others."""
+    arms = {"a": FakeArm(), "b": FakeArm(loading_seconds=1000.0)}
+    machine = FakeMachine(arms=arms, starting_seconds=0.5, ends_at=30.0)
+    with machine.pool() as pool:
+        schedule = _schedule(machine, _limited(machine, 30.0), times_survivor=False)
+        schedule.pool = pool
+        result = schedule.measure()
+    assert len(result.samples["a"].wall_seconds) >= 1
+    assert list(result.failures) == ["b"]
+
+
+def test_visits_begin_before_the_time_is_over() -> None:
+    """Eight calls of 2 s would warm up an arm for 16 s: of 40 s half is for blocks, in which every arm has its turn."""
+    slow = {name: FakeArm(wall_ns=_times(2000.0)) for name in "ab"}
+    machine = FakeMachine(arms=slow, ends_at=40.0)
+    result = _measure(machine, _limited(machine, 40.0))
+    assert {len(arm.visits) for arm in result.launches[0].values()} == {2}
+    assert machine.now() <= 40.0
 
 
 def test_an_arm_that_is_late_does_not_undo_a_launch() -> None:

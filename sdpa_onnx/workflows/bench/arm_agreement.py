@@ -4,6 +4,7 @@ Runs each arm as it will be timed (runtime, settings, threads, environment), wit
 additional outputs and without them, see `workflows.verify.untapped`. Times nothing.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -85,7 +86,8 @@ def judge_numbers(
         start: Starts a worker process; a parameter for tests.
         step: The inputs of all arms; None = drawn for each arm.
         folder: Where models and inputs are written; None = a new one.
-        deadline: When judging ends: an arm that it does not reach is not judged. Its workers are started with it.
+        deadline: When judging ends: an arm that it does not reach, or that takes more than its share of the time, is not
+            judged. Its workers are started with it.
     """
     with ExitStack() as stack:
         judge = _Judge(
@@ -96,8 +98,8 @@ def judge_numbers(
             step=step,
             limit=deadline or Deadline(),
         )
-        for arm in arms:
-            judge.add(arm)
+        for number, arm in enumerate(arms):
+            judge.add(arm, patience_seconds=judge.limit.turn(len(arms) - number))
     return judge.judged
 
 
@@ -120,8 +122,8 @@ class _Judge:
     module_error: str = ""
     late: set[str] = field(default_factory=set)
 
-    def add(self, arm: Arm) -> None:
-        """Run and judge one arm."""
+    def add(self, arm: Arm, *, patience_seconds: float) -> None:
+        """Run and judge one arm; with a time limit, no arm takes the time of those that follow."""
         lifted = arm.lifted or with_lifted_sites(arm.model)
         truth = self.expectations.truth(lifted.model)
         has_module = truth is not None
@@ -132,13 +134,17 @@ class _Judge:
         if (self.step is None and not is_read) or self.limit.seconds_left <= 0.0:
             self.unjudged[arm.name] = _NO_TIME if is_read else _NOT_READ
             return
-        place = _ArmPlace(arm=arm, pool=self.pool, folder=self.folder, first_seconds=self.first)
+        patience = None if math.isinf(patience_seconds) else patience_seconds
+        place = _ArmPlace(
+            arm=arm, pool=self.pool, folder=self.folder, first_seconds=self.first, patience_seconds=patience
+        )
         try:
             step = self.step or step_of(model, self.check)
             found, self.outputs[arm.name] = _judged(place, model, step, self.expectations, target=self.target)
             found += [one for body in bodies for one in self._inside(place, body)]
         except (SessionError, ModelError) as error:
-            is_late = self.limit.is_past and isinstance(error, NoAnswerError | WorkerNotStartedError)
+            is_late = self.limit.is_past and isinstance(error, WorkerNotStartedError)
+            is_late = is_late or (patience is not None and isinstance(error, NoAnswerError))
             self.late |= {arm.name} if is_late else set()
             self.unjudged[arm.name] = _NO_TIME if is_late else str(error)
             return
@@ -201,6 +207,7 @@ class _ArmPlace:
     pool: WorkerPool
     folder: JobFolder
     first_seconds: dict[str, float]
+    patience_seconds: float | None = None
 
     @contextmanager
     def load(self, model: OnnxModel, options: LoadOptions) -> Iterator["_ArmModel"]:
@@ -227,7 +234,7 @@ class _ArmModel:
         """
         job = self.place.folder.job(self.place.arm, inputs, threads=self.threads, model=self.model)
         with HeldFolder("outputs") as outputs_folder:
-            with self.place.pool.lend(job) as (worker, loaded):
+            with self.place.pool.lend(job, patience_seconds=self.place.patience_seconds) as (worker, loaded):
                 self.place.first_seconds.setdefault(self.place.arm.name, loaded.first_seconds)
                 worker.visit(1)  # some runtimes have outputs and choose their kernels only after a run
                 self._ran.append(worker_report(worker, self.model, job.runtime, threads=job.threads))

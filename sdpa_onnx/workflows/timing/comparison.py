@@ -18,7 +18,7 @@ from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome, TimingRecord,
 from sdpa_onnx.errors import ModelError, NoAnswerError, PlanError
 from sdpa_onnx.measure.bandwidth import working_set_bandwidth
 from sdpa_onnx.measure.caches import cold_copies, last_level_bytes
-from sdpa_onnx.measure.launch import BaselineFailedError
+from sdpa_onnx.measure.launch import ArmTooSlowError, BaselineFailedError
 from sdpa_onnx.measure.machine_load import IDLE_TOLERANCE, idle_cores
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
 from sdpa_onnx.measure.samples import CLONE, ArmSamples
@@ -221,8 +221,9 @@ class _ComparisonRun:
         self.refused |= {name: self._outcome(error) for name, error in failures.items()}
 
     def _outcome(self, error: BaseException) -> tuple[Outcome, str]:
-        """Outcome and reason of an arm that failed; one that was waited for until the deadline did not."""
-        if self.plan.deadline.is_past and isinstance(error, NoAnswerError | WorkerNotStartedError):
+        """Outcome and reason of an arm that failed; one that took its share of the time limit did not."""
+        is_late = self.plan.deadline.is_past and isinstance(error, NoAnswerError | WorkerNotStartedError)
+        if is_late or isinstance(error, ArmTooSlowError):
             return Outcome.SKIPPED, BUDGET_REASON
         return outcome_of_error(error), str(error)
 

@@ -46,7 +46,7 @@ class InProcess:
 
     def stop(self) -> None: ...
 
-    def load(self, job: ArmJob) -> LoadTimes:
+    def load(self, job: ArmJob, *, patience_seconds: float | None = None) -> LoadTimes:
         if self.fails:
             raise WorkerFailedError(self.fails)
         options = LoadOptions(optimise=job.settings["graph_optimization_level"] != "ORT_DISABLE_ALL")
