@@ -86,7 +86,7 @@ def judge_numbers(
         start: Starts a worker process; a parameter for tests.
         step: The inputs of all arms; None = drawn for each arm.
         folder: Where models and inputs are written; None = a new one.
-        deadline: When judging ends: an arm that it does not reach, or that takes more than its share of the time, is not
+        deadline: When judging ends: an arm that it does not reach, or takes more than its share of the time, is not
             judged. Its workers are started with it.
     """
     with ExitStack() as stack:
