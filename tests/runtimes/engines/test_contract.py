@@ -318,7 +318,7 @@ def with_far_factor(folder: Path) -> onnx.ModelProto:
 
 
 def is_a_compiler(event: list[str]) -> bool:
-    """gcc, or IREE's own program, which is part of its package."""
+    """gcc, IREE's own program, which is part of its package, or Node with a file of ours."""
     name, *words = event
     program = json.dumps(words)
-    return name == "subprocess.Popen" and bool(re.search(r"\bgcc\b|iree[-.]", program))
+    return name == "subprocess.Popen" and bool(re.search(r"\bgcc\b|iree[-.]|engines/javascript_worker\.mjs", program))
