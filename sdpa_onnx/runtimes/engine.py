@@ -37,8 +37,8 @@ class Opened(Protocol):
 
     Instead of `run` it may have `prepare(feeds)`, which gives an object with `first_run() -> call` (runs once, and
     gives what runs again and copies nothing) and `outputs()`. Optional too: `device` ("cpu" or "cuda"), `warnings`
-    (sentences), `wait()`, `visit(turns, calls)`, `profile(calls)`, and `ran(folder, *, with_graph)`, whose dictionary
-    may have
+    (sentences), `wait()`, `visit(turns, calls)`, `profile(calls)`, `process` (number of the one that it runs in, if not
+    ours), and `ran(folder, *, with_graph)`, whose dictionary may have
 
     - "assigned": provider -> operator -> nodes, with "provider" for ONNX Runtime's, the one that was requested,
     - "optimised": file of the graph after optimisation, or None,

@@ -68,6 +68,8 @@ class Loaded:
         self.opened: Any = engine.open(job)
         self._first: Any = None
         self.device: str = getattr(self.opened, "device", "cpu")
+        # Where the memory is: an engine may run in a process that it started.
+        self.process: int | str = getattr(self.opened, "process", "self")
         # Of the engine's own way to time calls: on a device, or in another process.
         self.visit = getattr(self.opened, "visit", None)
 

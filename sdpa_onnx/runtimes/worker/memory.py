@@ -1,4 +1,4 @@
-"""Resident memory of this process, as Linux reports it; -1 where it is not reported."""
+"""Resident memory of a process, as Linux reports it; -1 where it is not reported."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from pathlib import Path
 
 __all__ = ["give_back", "peak_bytes", "reset_peak", "resident_bytes"]
 
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
+_PROCESSES = Path("/proc")
 
 
-def resident_bytes() -> int:
+def resident_bytes(process: int | str = "self") -> int:
     """Now."""
-    return _field("VmRSS:")
+    return _field("VmRSS:", process)
 
 
-def peak_bytes() -> int:
+def peak_bytes(process: int | str = "self") -> int:
     """The greatest since the start or the last `reset_peak`."""
-    return _field("VmHWM:")
+    return _field("VmHWM:", process)
 
 
-def reset_peak() -> bool:
+def reset_peak(process: int | str = "self") -> bool:
     """Let the peak begin anew; False where the system does not allow it. Source: proc(5), clear_refs, value 5."""
     try:
-        _CLEAR.write_text("5")
+        (_PROCESSES / str(process) / "clear_refs").write_text("5")
     except OSError:
         return False
     return True
@@ -37,9 +36,9 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _field(name: str) -> int:
+def _field(name: str, process: int | str) -> int:
     try:
-        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+        lines = (_PROCESSES / str(process) / "status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return -1
     for line in lines:

@@ -54,11 +54,11 @@ class TimingService:
         created = time.perf_counter()
         prepared = arm.prepare(feeds)
         self.stage = "run"
-        loaded_bytes = memory.resident_bytes()
-        resets = memory.reset_peak()
+        loaded_bytes = memory.resident_bytes(arm.process)
+        resets = memory.reset_peak(arm.process)
         first_seconds, call = _timed_first(prepared)
         new_length_seconds = _new_length(arm, job["new_length_feeds"])
-        peak = memory.peak_bytes() if resets else -1
+        peak = memory.peak_bytes(arm.process) if resets else -1
         others = [arm.prepare(_copied(feeds)).first_run() for _ in range(job["copies"] - 1)]
         self._turns = Turns([call, *others])
         return {

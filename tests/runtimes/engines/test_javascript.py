@@ -23,10 +23,12 @@ from onnx import helper
 
 from sdpa_onnx.runtimes.base import Supported, Unsupported
 from sdpa_onnx.runtimes.engine_runtime import EngineRuntime
+from sdpa_onnx.runtimes.worker import memory
 from sdpa_onnx.runtimes.worker.engines.javascript import FOLDER_VARIABLE, OrtNode, OrtWeb
+from sdpa_onnx.runtimes.worker.loaded import Loaded
 from sdpa_onnx.runtimes.worker.pipe import RefusalError
 from sdpa_onnx.runtimes.worker.visit import Turns
-from tests.runtimes.engines.jobs import RAGGED, ROOT, bits_of, drawn, opened, plain_model, result_of
+from tests.runtimes.engines.jobs import RAGGED, ROOT, bits_of, drawn, job_of, opened, plain_model, result_of
 
 _ENGINES = (OrtNode, OrtWeb)
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no program node")
@@ -80,6 +82,10 @@ def load(folder: Path) -> Iterator[Callable[[str], Any]]:
         each.close()
 
 
+def _available(engine: Any) -> Supported | Unsupported:
+    return EngineRuntime(engine).available()
+
+
 def _bits(*values: float) -> dict[str, tuple[NDArray[Any], int]]:
     return {"x": (np.array(values, np.float32), 1)}
 
@@ -88,14 +94,14 @@ def _bits(*values: float) -> dict[str, tuple[NDArray[Any], int]]:
 def test_a_missing_package(engine: type[OrtNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason has the command that installs it."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    assert EngineRuntime(engine()).available() == Unsupported(f"{engine.package} is missing: {engine.install}")
+    assert _available(engine()) == Unsupported(f"{engine.package} is missing: {engine.install}")
 
 
 def test_a_missing_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package alone does not help."""
     monkeypatch.setenv("PATH", str(folder))
     reason = "there is no program node: install Node 20 or newer (nodejs.org)"
-    assert EngineRuntime(OrtNode()).available() == Unsupported(reason)
+    assert _available(OrtNode()) == Unsupported(reason)
     with pytest.raises(RefusalError, match="there is no program node"):
         opened(OrtNode(), plain_model())
 
@@ -107,7 +113,7 @@ def test_the_package_is_found_above(folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv(FOLDER_VARIABLE)
     monkeypatch.chdir(folder / "deep" / "er")
     assert OrtNode().version() == "onnxruntime-node 9.8.7"
-    assert EngineRuntime(OrtNode()).available() == Supported()
+    assert _available(OrtNode()) == Supported()
     monkeypatch.setenv(FOLDER_VARIABLE, str(folder))  # the folder that has it does too
     assert OrtWeb().version() == "onnxruntime-web 9.8.7"
 
@@ -188,6 +194,7 @@ def test_no_node_outlives_its_parent(behaviour: str, folder: Path) -> None:
     (folder / "model").write_text(behaviour, encoding="utf-8")
     program = f"""
 import numpy as np
+from sdpa_onnx.runtimes.worker import memory
 from sdpa_onnx.runtimes.worker.engines.javascript import OrtNode
 job = {{"model": {str(folder / "model")!r}, "folder": None, "threads": 1, "settings": {{}}, "report": None}}
 loaded = OrtNode().open({{**job, "inputs": ["x"], "outputs": ["y", "runs"]}})
@@ -265,7 +272,7 @@ def test_the_worker_is_in_the_package() -> None:
 def engine(request: pytest.FixtureRequest) -> OrtNode:
     """One with ONNX Runtime's own package."""
     found: OrtNode = request.param()
-    available = EngineRuntime(found).available()
+    available = _available(found)
     if isinstance(available, Unsupported):
         pytest.skip(available.reason)
     return found
@@ -295,6 +302,19 @@ def test_every_type_comes_back(engine: OrtNode, shape: tuple[int, ...]) -> None:
     for word, array in arrays.items():
         np.testing.assert_array_equal(found[f"{word}_out"][0], array, strict=True)
         assert found[f"{word}_out"][1] == kinds[word]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux reports memory")
+def test_memory_is_that_of_node(engine: OrtNode) -> None:
+    """Not that of the process that speaks with it."""
+    loaded = Loaded(engine, {**job_of(plain_model()), "settings": {}})
+    assert loaded.process == loaded.opened.process != "self"
+    before = memory.resident_bytes(loaded.process)
+    assert memory.reset_peak(loaded.process)
+    prepared = loaded.prepare(bits_of(drawn((1, 2000, 2000))))
+    prepared.first_run()
+    assert memory.peak_bytes(loaded.process) - before > 2 * 2000 * 2000 * 4  # the weights of two heads
+    loaded.close()
 
 
 def test_threads_are_read_back(engine: OrtNode) -> None:

@@ -118,8 +118,7 @@ def test_nodes_of_a_profile(tmp_path: Path) -> None:
 def test_memory_where_it_is_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Elsewhere than on Linux there is a word for it, not a wrong number."""
     assert memory.resident_bytes() > 0 or not Path("/proc/self/status").exists()
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
-    monkeypatch.setattr(memory, "_CLEAR", tmp_path / "no folder" / "none")
+    monkeypatch.setattr(memory, "_PROCESSES", tmp_path)
     assert (memory.resident_bytes(), memory.peak_bytes(), memory.reset_peak()) == (-1, -1, False)
 
 
