@@ -73,7 +73,13 @@ def load(folder: Path) -> Iterator[Callable[[str], Any]]:
 
     def _load(behaviour: str) -> Any:
         (folder / "model").write_text(behaviour, encoding="utf-8")
-        job = {"model": str(folder / "model"), "folder": None, "threads": 1, "settings": {}, "report": None}
+        job: dict[str, Any] = {
+            "model": str(folder / "model"),
+            "folder": None,
+            "threads": 1,
+            "settings": {},
+            "report": None,
+        }
         found.append(OrtNode().open({**job, "inputs": ["x"], "outputs": ["y", "runs"]}))
         return found[-1]
 
