@@ -203,7 +203,6 @@ def not_importable(error: ImportError, missing: str) -> Unsupported:
 
 
 def _offer(name: str) -> str:
-    known = runtime_names()
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    listed = ", ".join(known)
-    return f"Did you mean '{near[0]}'? Known: {listed}." if near else f"Known: {listed}."
+    near = difflib.get_close_matches(name, runtime_names(), n=1, cutoff=0.6)
+    listed = "`sdpa-onnx runtimes` lists them."
+    return f"Did you mean '{near[0]}'? {listed}" if near else listed

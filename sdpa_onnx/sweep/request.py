@@ -19,6 +19,7 @@ from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.sweep.allowed_code import check_code_is_allowed
 from sdpa_onnx.sweep.plan import JobKind
 from sdpa_onnx.sweep.suite import Suite, load_suite
+from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
 
 if TYPE_CHECKING:
     from sdpa_onnx.sweep.store import Store
@@ -89,7 +90,7 @@ class RunRequest:
             checked_seconds("budget", self.deadline.budget_seconds, least=_LEAST_BUDGET_SECONDS)
         suite = load_suite(self.suite)
         check_code_is_allowed(suite, self.allow_code, source=self.suite)
-        return _without_kinds(self._with_overrides(suite), self.skip)
+        return _without_kinds(self._with_overrides(_present(suite)), self.skip)
 
     def open(self, plan: Suite) -> "Store":
         """The folder of the run, new or resumed.
@@ -132,6 +133,19 @@ class RunRequest:
             threads=self.threads or suite.threads,
             seed=suite.seed if self.seed is None else self.seed,
         )
+
+
+def _present(suite: Suite) -> Suite:
+    """Return the suite with the runtimes that are there in place of "all"."""
+    if "all" not in (*suite.agreement, *suite.timing):
+        return suite
+    there = pick_runtimes(["all"])
+    timed = tuple(name for name in there if get_runtime(name).measures_time)
+    return msgspec.structs.replace(
+        suite,
+        agreement=tuple(there) if "all" in suite.agreement else suite.agreement,
+        timing=timed if "all" in suite.timing else suite.timing,
+    )
 
 
 def _without_kinds(suite: Suite, skipped: tuple[str, ...]) -> Suite:

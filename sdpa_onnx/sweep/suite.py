@@ -123,7 +123,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Args:
         name: The name in reports.
         opsets: Exported opsets; below 23 decomposed, from 23 the Attention operator.
-        agreement: Judged runtimes; timing: timed runtimes.
+        agreement: Judged runtimes; timing: timed runtimes. "all" is each one that is there.
         baseline: Runtime whose time is 1.
         spreads: Logit spreads of the judged inputs.
         probes: Run the structural probes too, once per graph.
@@ -310,7 +310,7 @@ def _check(suite: Suite, where: str) -> None:
             raise PlanError(f"Suite {where}: '{name}' is empty.", hint="Give at least one value.")
         if len(set(values)) < len(values):
             raise PlanError(f"Suite {where}: '{name}' has a value twice.", hint="Name each value once.")
-    if suite.timing and suite.baseline not in suite.timing:
+    if suite.timing and not {suite.baseline, "all"} & set(suite.timing):
         raise PlanError(f"Suite {where}: baseline '{suite.baseline}' is not in 'timing'.", hint="Add it to 'timing'.")
     for vary in suite.vary:
         alien = [name for name in _FACTORS if name not in _SIZES and getattr(vary, name)]

@@ -145,10 +145,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "runtime-export": (
         ["export", "sdpa", "-o", "x.onnx", "--runtime", "openvno"],
-        (
-            "There is no runtime 'openvno'. Did you mean 'openvino'? "
-            "Known: emx, iree, mnn, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
-        ),
+        ("There is no runtime 'openvno'. Did you mean 'openvino'? `sdpa-onnx runtimes` lists them."),
     ),
     "suite": (["run", "quik"], "There is no suite 'quik'. Did you mean 'quick'?"),
     "suite-file": (["run", "none.toml"], "Cannot read suite none.toml: No such file or directory."),

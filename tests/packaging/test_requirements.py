@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from tests.packaging.project import parsed, pins, pyproject, requirements
 
 # The extras of runtimes.
-_IN_TEST = ("emx", "mnn", "nxrt", "openvino", "tract")
+_IN_TEST = ("emx", "mnn", "nxrt", "openvino", "ort-plugin", "tract")
 _RUNTIMES = (*_IN_TEST, "iree", "ort-plugin")
 # Modules whose name is not that of their package, which may not be installed where the tests run.
 _OWNERS = {"iree": ["iree-base-compiler", "iree-base-runtime"], "_tools": ["mnn"]}

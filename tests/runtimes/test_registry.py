@@ -29,8 +29,8 @@ def test_a_known_name_gives_its_runtime(plant: list[EntryPoint]) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("ort-cpp", "There is no runtime 'ort-cpp'. Did you mean 'ort-cpu'? Known: ort-cpu, torch."),
-        ("xyz", "There is no runtime 'xyz'. Known: ort-cpu, torch."),
+        ("ort-cpp", "There is no runtime 'ort-cpp'. Did you mean 'ort-cpu'? `sdpa-onnx runtimes` lists them."),
+        ("xyz", "There is no runtime 'xyz'. `sdpa-onnx runtimes` lists them."),
     ],
 )
 def test_an_unknown_name_offers_the_nearest(plant: list[EntryPoint], name: str, text: str) -> None:

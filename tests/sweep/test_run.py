@@ -195,8 +195,7 @@ def test_unknown_runtime_is_found_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(RuntimeNotFoundError) as caught:
         _open(suite, tmp_path / "run")
     assert str(caught.value) == (
-        "There is no runtime 'ort-cpi'. Did you mean 'ort-cpu'? "
-        "Known: emx, iree, mnn, nxrt, onnx-reference, openvino, ort-cpu, ort-cuda, torch, tract."
+        "There is no runtime 'ort-cpi'. Did you mean 'ort-cpu'? `sdpa-onnx runtimes` lists them."
     )
     assert not (tmp_path / "run").exists()
 
