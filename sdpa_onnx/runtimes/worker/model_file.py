@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["data_files", "fixed_sizes", "model_file", "model_proto"]
+__all__ = ["data_files", "model_file", "model_proto"]
 
 # An entry of `TensorProto.external_data`: key "location", then its value behind one or two bytes of length.
 _LOCATION = re.compile(rb"\x0a\x08location\x12(?:([\x00-\x7f])|([\x80-\xff])([\x01-\x7f]))")
@@ -52,28 +52,6 @@ def model_proto(job: dict[str, Any]) -> Any:
     if folder is not None:
         onnx.load_external_data_for_model(proto, folder)
     return proto
-
-
-def fixed_sizes(model: Any, shapes: dict[str, tuple[int, ...]]) -> Any:
-    """The model at these sizes; all others follow from them, by the symbols of its axes or by the operators."""
-    import onnx
-
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    symbols: dict[str, int] = {}
-    for value in fixed.graph.input:
-        for dimension, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ())):
-            if dimension.dim_param:
-                symbols[dimension.dim_param] = size
-            dimension.dim_value = size
-    for value in (*fixed.graph.value_info, *fixed.graph.output):
-        dimensions = value.type.tensor_type.shape.dim
-        for dimension in dimensions:
-            if dimension.dim_param in symbols:
-                dimension.dim_value = symbols[dimension.dim_param]
-        if not all(dimension.HasField("dim_value") for dimension in dimensions):
-            value.type.tensor_type.ClearField("shape")
-    return onnx.shape_inference.infer_shapes(fixed, data_prop=True)
 
 
 def data_files(content: bytes) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from sdpa_onnx.runtimes.worker.engines import emx, ort_plugin
 from sdpa_onnx.runtimes.worker.engines.emx import Emx
@@ -17,7 +17,8 @@ from sdpa_onnx.runtimes.worker.engines.mnn import Mnn
 from sdpa_onnx.runtimes.worker.engines.nxrt import Nxrt
 from sdpa_onnx.runtimes.worker.engines.ort_plugin import OrtPlugin
 from sdpa_onnx.runtimes.worker.engines.tract import Tract
-from sdpa_onnx.runtimes.worker.model_file import data_files, fixed_sizes, model_file
+from sdpa_onnx.runtimes.worker.fixed_sizes import fixed_sizes
+from sdpa_onnx.runtimes.worker.model_file import data_files, model_file
 from sdpa_onnx.runtimes.worker.pipe import RefusalError
 from tests.runtimes.engines.jobs import bits_of, drawn, job_of, opened, plain_model, result_of
 from tests.runtimes.models import Problem, proto_of
@@ -214,6 +215,30 @@ def test_sizes_follow_from_symbols_and_operators() -> None:
     assert [size.dim_value for size in fixed.graph.output[0].type.tensor_type.shape.dim] == [3, 2, 5, 8]
     assert shapes["scores"] == [3, 2, 5, 7]
     assert model == plain_model()
+
+
+def test_what_follows_from_sizes_is_constant() -> None:
+    """A range up to a length is known, with all that is computed of it; what reads an input or draws is left alone."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "one"], ["length"]),
+        helper.make_node("Range", ["zero", "length", "one"], ["range"]),
+        helper.make_node("LessOrEqual", ["range", "one"], ["visible"]),
+        helper.make_node("Expand", ["half", "shape"], ["halves"]),
+        helper.make_node("RandomUniformLike", ["halves"], ["noise"]),
+        helper.make_node("Where", ["visible", "x", "noise"], ["y"]),
+    ]
+    constants = [helper.make_tensor(name, 7, [], [value]) for name, value in (("zero", 0), ("one", 1))]
+    constants.append(helper.make_tensor("half", 1, [], [0.5]))
+    inputs, outputs = ([helper.make_tensor_value_info(name, 1, ["b", "n"])] for name in ("x", "y"))
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    fixed = fixed_sizes(model, {"x": (2, 3)})
+    assert [each.op_type for each in fixed.graph.node] == ["Constant"] * 5 + ["RandomUniformLike", "Where"]
+    found = {each.output[0]: numpy_helper.to_array(each.attribute[0].t) for each in fixed.graph.node[:5]}
+    assert found["range"].tolist() == [0, 1, 2]
+    assert found["visible"].tolist() == [True, True, False]
+    assert [size.dim_value for size in fixed.graph.output[0].type.tensor_type.shape.dim] == [2, 3]
 
 
 class _Distributions:

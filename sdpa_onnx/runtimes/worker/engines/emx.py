@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Bits
-from ..model_file import fixed_sizes, model_proto
+from ..fixed_sizes import fixed_sizes
+from ..model_file import model_proto
 from ..pipe import RefusalError
 from ..plain_arrays import BFLOAT16, in_order
 
