@@ -24,7 +24,9 @@ from tests.runtimes.engines.jobs import bits_of, drawn, job_of, opened, plain_mo
 from tests.runtimes.models import Problem, proto_of
 
 
-def node(op_type: str = "Attention", *, types: tuple[str, ...] = ("float32",) * 3, **attributes: int) -> dict[str, Any]:
+def node(
+    op_type: str = "Attention", *, types: tuple[str, ...] = ("float32",) * 3, **attributes: float
+) -> dict[str, Any]:
     given = [True] * len(types)
     return {"domain": "", "op_type": op_type, "types": list(types), "attributes": attributes, "inputs": given}
 
@@ -38,10 +40,29 @@ def node(op_type: str = "Attention", *, types: tuple[str, ...] = ("float32",) * 
         ({"right_window_size": 2}, "ignores the windows of Attention"),
     ],
 )
-def test_nxrt_refuses_windows(attributes: dict[str, int], reason: str | None) -> None:
+@pytest.mark.parametrize("engine", [Nxrt, Tract])
+def test_windows_are_refused(engine: type[Any], attributes: dict[str, int], reason: str | None) -> None:
     """A window that hides something is refused; -1 hides nothing."""
-    assert Nxrt().refuses([node(**attributes)]) == reason
-    assert Nxrt().refuses([{**node(**attributes), "domain": "somebody"}]) is None
+    assert engine().refuses([node(**attributes)]) == reason
+    assert engine().refuses([{**node(**attributes), "domain": "somebody"}]) is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "attributes", "reason"),
+    [
+        (Nxrt, {"scale": 0.4}, None),
+        (Nxrt, {"scale": -0.4}, "ignores the scale of MultiHeadAttention where it is negative"),
+        (Nxrt, {"unidirectional": 1}, None),
+        (Tract, {"scale": -0.4}, None),
+        (Tract, {"unidirectional": 0}, None),
+        (Tract, {"unidirectional": 1}, "ignores unidirectional of MultiHeadAttention"),
+    ],
+)
+def test_ignored_attributes_are_refused(engine: type[Any], attributes: dict[str, float], reason: str | None) -> None:
+    """An attribute that is ignored without a word is refused where it means something."""
+    contrib = {**node("MultiHeadAttention", **attributes), "domain": "com.microsoft"}
+    assert engine().refuses([contrib]) == reason
+    assert engine().refuses([{**contrib, "domain": ""}]) is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays import Bits
 from ..model_file import model_file
+from ..node_attributes import attributes_of, has_windows
 from ..plain_arrays import bfloat16_array, in_order, plain_bits
 
 __all__ = ["Nxrt"]
@@ -46,10 +47,12 @@ class Nxrt:
         return _AFTER.sub("", _BEFORE.sub("", line)).rstrip(".")
 
     def refuses(self, nodes: list[Any]) -> str | None:
-        """Windows of Attention: 0.1.0.dev6 ignores them and reports nothing."""
-        found = [node["attributes"] for node in nodes if (node["domain"], node["op_type"]) == ("", "Attention")]
-        sizes = [given.get(name, -1) for given in found for name in ("left_window_size", "right_window_size")]
-        return "ignores the windows of Attention" if max(sizes, default=-1) >= 0 else None
+        """What 0.1.0.dev6 ignores and does not report."""
+        if has_windows(nodes):
+            return "ignores the windows of Attention"
+        if any(given.get("scale", 0) < 0 for given in attributes_of(nodes, "MultiHeadAttention", "com.microsoft")):
+            return "ignores the scale of MultiHeadAttention where it is negative"
+        return None
 
     def open(self, job: dict[str, Any]) -> _Opened:
         """Load the model."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..onnxruntime_import import import_onnxruntime
 from ..pipe import RefusalError
+from .nxrt import Nxrt
 from .onnxruntime import OrtArm, OrtCpu, plain_settings
 
 __all__ = ["OrtPlugin"]
@@ -21,7 +22,6 @@ __all__ = ["OrtPlugin"]
 _CHOICE = "SDPA_ONNX_ORT_PLUGIN"
 # ONNX Runtime's own convention of names, and the one that runs on every CPU.
 _PREFIX, _NXRT = "onnxruntime-ep-", "nxrt-ep-cpu"
-_WINDOWS = ("left_window_size", "right_window_size")
 
 
 class OrtPlugin(OrtCpu):
@@ -46,10 +46,9 @@ class OrtPlugin(OrtCpu):
         return plain_settings(threads=threads, optimise=optimise, provider=_package())
 
     def refuses(self, nodes: list[Any]) -> str | None:
-        """Windows, which nxrt-ep-cpu 0.1.0.dev6 takes and ignores; all else is tried."""
-        found = [node["attributes"] for node in nodes if (node["domain"], node["op_type"]) == ("", "Attention")]
-        is_windowed = any(given.get(name, -1) >= 0 for given in found for name in _WINDOWS)
-        return f"{_NXRT} ignores the windows of Attention" if is_windowed and _package() == _NXRT else None
+        """What nxrt-ep-cpu takes and ignores, as nxrt does; what other plugins are given is tried."""
+        reason = Nxrt().refuses(nodes)
+        return f"{_NXRT} {reason}" if reason is not None and _package() == _NXRT else None
 
     def precision(self, dtype: str, purpose: str) -> str:
         """The model's own; a plugin declares nothing."""

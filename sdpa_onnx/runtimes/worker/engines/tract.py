@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays import Bits
 from ..model_file import model_file
+from ..node_attributes import attributes_of, has_windows
 from ..plain_arrays import in_order, own_order, plain_arrays
 
 __all__ = ["Tract"]
@@ -30,6 +31,17 @@ class Tract:
         import tract
 
         return f"tract {tract.version()}"
+
+    def refuses(self, nodes: list[Any]) -> str | None:
+        """What 0.23.9 ignores and does not report.
+
+        Not what depends on sizes: a causal Attention is right only where there are as many keys as queries.
+        """
+        if has_windows(nodes):
+            return "ignores the windows of Attention"
+        if any(given.get("unidirectional") for given in attributes_of(nodes, "MultiHeadAttention", "com.microsoft")):
+            return "ignores unidirectional of MultiHeadAttention"
+        return None
 
     def explain(self, text: str) -> str:
         """The innermost cause, without the backtrace of Rust."""
