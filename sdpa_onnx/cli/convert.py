@@ -25,6 +25,7 @@ from sdpa_onnx.cli.options import (
     parse_size_sets,
 )
 from sdpa_onnx.cli.output_checks import check_output
+from sdpa_onnx.cli.process.limited_steps import with_limited_steps
 from sdpa_onnx.cli.process.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, show_result
 from sdpa_onnx.cli.step_progress import StepProgress
@@ -49,6 +50,7 @@ OneRuntime = Annotated[
 
 @with_exit_codes
 @with_shared_processes
+@with_limited_steps
 def convert(
     model: ModelFile,
     output: Output,

@@ -16,6 +16,7 @@ from sdpa_onnx.cli.options import (
     Timeout,
     Verbose,
 )
+from sdpa_onnx.cli.process.limited_steps import with_limited_steps
 from sdpa_onnx.cli.process.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, show_result
 
@@ -26,6 +27,7 @@ Run = Annotated[bool, typer.Option("--run/--no-run", help="Run the model at a fe
 
 @with_exit_codes
 @with_shared_processes
+@with_limited_steps
 def inspect(
     model: ModelFile,
     *,

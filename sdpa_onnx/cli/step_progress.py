@@ -58,7 +58,10 @@ class StepProgress:
         self._line.clear()
 
     def at(self, step: str) -> None:
-        """Show the current step."""
+        """Show the current step, for which the time limit of the command begins again."""
+        from sdpa_onnx.workflows.isolate.step_limit import begin_step
+
+        begin_step()
         self._step = step
         self._draw()
 

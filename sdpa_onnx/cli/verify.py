@@ -23,6 +23,7 @@ from sdpa_onnx.cli.options import (
     Verbose,
     parse_sizes,
 )
+from sdpa_onnx.cli.process.limited_steps import with_limited_steps
 from sdpa_onnx.cli.process.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, show_result
 from sdpa_onnx.cli.step_progress import StepProgress
@@ -59,6 +60,7 @@ Against = Annotated[
 
 @with_exit_codes
 @with_shared_processes
+@with_limited_steps
 def verify(
     model: ModelFile,
     *,

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.domains import is_standard
-from sdpa_onnx.graph.lower.lower import free_prefix
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["HIGHEST", "LOWEST", "raise_older"]
@@ -43,7 +43,7 @@ def raise_older(model: ir.Model, opset: int) -> None:
         import onnx_ir.passes.common as passes
 
         passes.InlinePass()(model)
-    nodes = Nodes(free_prefix(model, "raised"))
+    nodes = Nodes(GraphEdits(model).free_prefix("raised"))
     for node in list(model.graph.all_nodes()):
         if is_standard(node) and _has_changed(node.op_type, own, opset):
             _raise(node, nodes, own, opset)

@@ -1,7 +1,7 @@
 """Damaged copies of small valid files, the same for the same seed: bytes, fields of messages, values, tensor files."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -104,15 +104,16 @@ BASES: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-def damaged(seed: int, folder: Path) -> Path:
+def damaged(seed: int, folder: Path, bases: Mapping[str, Callable[[], onnx.ModelProto]] = BASES) -> Path:
     """Write one damaged file into a folder, with its tensor file.
 
     Args:
         seed: 0, 1, ...: the kinds of files in turn.
         folder: An empty folder.
+        bases: What is damaged.
     """
     rng = np.random.default_rng(seed)
-    base = BASES[list(BASES)[seed % len(BASES)]]()
+    base = bases[list(bases)[seed % len(bases)]]()
     data = np.random.default_rng(0).bytes(256 + 64 * 64 * 4)
     kind = rng.random()
     message = base.SerializeToString()

@@ -264,10 +264,3 @@ def test_a_crash_and_a_hang_are_seen(fault: str) -> None:
     assert done.returncode == 1
     assert f": escaped: {text}" in done.stdout
     assert "refused" in done.stdout.splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_damaged_files_through_the_commands() -> None:
-    """52 files, four of each kind, through inspect, verify and convert on onnxruntime."""
-    counts = _fuzzed(5000, 52, "--run")
-    assert int(counts["read"]) + int(counts["refused"]) == 52

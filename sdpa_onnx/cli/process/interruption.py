@@ -44,6 +44,8 @@ class _Interruption:
         if not issubclass(found.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(found)
             return
+        if found.exc_type is not KeyboardInterrupt:  # that of a time limit, which comes again by itself
+            return
         self.requested_at = None
         self._later(signal.SIGINT)
 

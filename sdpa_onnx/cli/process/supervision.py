@@ -9,18 +9,24 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 
 from sdpa_onnx.runtimes.worker.orphan import die_with
 
-__all__ = ["supervised"]
+__all__ = ["last_words", "supervised"]
 
 _MISUSE, _INTERRUPTED = 2, 130  # twins: error_boundary, which imports more
 # A command stops its workers and removes its drafts in this time; afterwards it is killed.
 _GRACE_SECONDS = 10.0
 # Two signals that come together are one request, the next one is another: the user does not want to wait.
 _SAME_REQUEST_SECONDS = 0.5
+# What faulthandler writes before it ends a process.
+_TIMED_OUT = b"\nTimeout ("
 # Source: asm-generic/siginfo.h. A terminal signals all processes of its group, this one and the command.
 _SENT_BY_KERNEL = 0x80
+_MOST_BYTES = 4096
+
+_LAST_WORDS: ContextVar[int | None] = ContextVar("_LAST_WORDS", default=None)
 
 
 def supervised(command: Callable[[], None]) -> None:
@@ -37,11 +43,13 @@ def supervised(command: Callable[[], None]) -> None:
         return
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     awaited = [one for one in ends if signal.getsignal(one) is not signal.SIG_IGN]  # as nohup sets it
+    words = os.memfd_create("sdpa-onnx") if hasattr(os, "memfd_create") else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*awaited, signal.SIGCHLD])
     parent, child = os.getpid(), os.fork()
     if child:
-        raise SystemExit(_exit_code(child, awaited))
+        raise SystemExit(_exit_code(child, awaited, words))
     die_with(parent)
+    _LAST_WORDS.set(words)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         command()
@@ -50,7 +58,15 @@ def supervised(command: Callable[[], None]) -> None:
             signal.signal(one, signal.SIG_IGN)
 
 
-def _exit_code(child: int, awaited: Collection[signal.Signals]) -> int:
+def last_words() -> int | None:
+    """Descriptor of a file in which the command says why it is ended in the middle of native code; None = nobody reads.
+
+    One line, and after it what faulthandler writes.
+    """
+    return _LAST_WORDS.get()
+
+
+def _exit_code(child: int, awaited: Collection[signal.Signals], words: int | None) -> int:
     """Wait for the command, forward signals to it, and kill it if it does not end after one."""
     requested_at: float | None = None
     while True:
@@ -63,7 +79,8 @@ def _exit_code(child: int, awaited: Collection[signal.Signals]) -> int:
         elif info.si_signo == signal.SIGCHLD:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
-                return _reported(os.waitstatus_to_exitcode(status), is_interrupted=requested_at is not None)
+                code = os.waitstatus_to_exitcode(status)
+                return _reported(code, _why_ended(words), is_interrupted=requested_at is not None)
         elif requested_at is not None and time.monotonic() - requested_at > _SAME_REQUEST_SECONDS:
             os.kill(child, signal.SIGKILL)
         else:
@@ -72,11 +89,22 @@ def _exit_code(child: int, awaited: Collection[signal.Signals]) -> int:
                 os.kill(child, info.si_signo)
 
 
-def _reported(status: int, *, is_interrupted: bool) -> int:
+def _why_ended(words: int | None) -> str:
+    """The line that the command left, if faulthandler ended it; else ""."""
+    if words is None:
+        return ""
+    line, timed_out, _ = os.pread(words, _MOST_BYTES, 0).partition(_TIMED_OUT)
+    return line.decode(errors="replace") if timed_out else ""
+
+
+def _reported(status: int, why: str, *, is_interrupted: bool) -> int:
     """The exit code of the command; what it could not print itself is printed here."""
     if is_interrupted and status != _INTERRUPTED:
         _print("Interrupted.")
         return _INTERRUPTED
+    if why:
+        _print(why)
+        return _MISUSE
     if status >= 0:
         return status
     _print(f"The command crashed: its process ended with {_name(-status)}.")

@@ -13,7 +13,8 @@ from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
-from sdpa_onnx.graph.lower.lower import build_form, free_prefix, insert_form, refusal
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
+from sdpa_onnx.graph.lower.lower import build_form, insert_form, refusal
 from sdpa_onnx.graph.lower.operands import AttentionLengths
 from sdpa_onnx.graph.nodes import Nodes
 
@@ -29,7 +30,13 @@ class Branch:
 
 
 def lower_by_length(
-    model: ir.Model, attention: GraphAttention, *, short: Branch, long: Branch, at: int
+    model: ir.Model,
+    attention: GraphAttention,
+    *,
+    short: Branch,
+    long: Branch,
+    at: int,
+    edits: GraphEdits | None = None,
 ) -> GraphAttention:
     """Replace the attention by both forms.
 
@@ -39,6 +46,7 @@ def lower_by_length(
         short: The form for up to `at` queries.
         long: The form for more queries.
         at: Number of queries.
+        edits: Of the model, where several attentions are written: the caller sorts it afterwards; None = sorted here.
 
     Returns:
         The attention with its new output values.
@@ -53,7 +61,7 @@ def lower_by_length(
         reason = refusal(attention, branch.form, opset=opset, options=branch.options)
         if reason is not None:
             raise ExportError(f"Attention '{attention.name}' cannot be written as '{branch.form}': {reason}")
-    nodes = Nodes(free_prefix(model, f"{attention.name}/by-length"))
+    nodes = Nodes((edits or GraphEdits(model)).free_prefix(f"{attention.name}/by-length"))
     graphs = {
         name: _branch_graph(f"{nodes.prefix}/{name}", attention, branch, opset)
         for name, branch in (("short", short), ("long", long))
@@ -69,7 +77,11 @@ def lower_by_length(
     for name, value in zip(wanted, outputs, strict=True):
         value.type = getattr(attention, name).type or ir.TensorType(attention.query.dtype or ir.DataType.FLOAT)
     return insert_form(
-        model, attention, nodes, replace(FormOutputs(output=outputs[0]), **dict(zip(wanted, outputs, strict=True)))
+        model,
+        attention,
+        nodes,
+        replace(FormOutputs(output=outputs[0]), **dict(zip(wanted, outputs, strict=True))),
+        edits,
     )
 
 

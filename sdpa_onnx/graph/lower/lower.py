@@ -17,12 +17,13 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower import attention as attention_form
 from sdpa_onnx.graph.lower import blocked, decomposed, ort_gqa, ort_mha
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits, sort_graph
 from sdpa_onnx.graph.lower.mask_nodes import with_full_mask
 from sdpa_onnx.graph.lower.remove import remove_unread
 from sdpa_onnx.graph.nodes import Nodes
-from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
+from sdpa_onnx.graph.subgraphs import nodes_within
 
-__all__ = ["build_form", "free_prefix", "insert_form", "lower", "needed_opset", "refusal", "with_current_values"]
+__all__ = ["build_form", "insert_form", "lower", "needed_opset", "refusal", "with_current_values"]
 
 _CONTRIB_VERSION = 1
 # Metadata key of a replaced value, for its replacement: other attentions may still refer to the old value.
@@ -57,7 +58,12 @@ def refusal(attention: GraphAttention, form: Form, *, opset: int, options: Lower
 
 
 def lower(
-    model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions | None = None
+    model: ir.Model,
+    attention: GraphAttention,
+    form: Form,
+    options: LowerOptions | None = None,
+    *,
+    edits: GraphEdits | None = None,
 ) -> GraphAttention:
     """Replace the attention by the form's nodes.
 
@@ -69,6 +75,7 @@ def lower(
         attention: Its values belong to the model.
         form: The form to write.
         options: Options of the form.
+        edits: Of the model, where several attentions are written: the caller sorts it afterwards; None = sorted here.
 
     Returns:
         The attention with its new output values.
@@ -81,8 +88,9 @@ def lower(
     reason = refusal(attention, form, opset=opset, options=options)
     if reason is not None:
         raise ExportError(f"Attention '{attention.name}' cannot be written as '{form}': {reason}")
-    nodes = Nodes(free_prefix(model, f"{attention.name}/{form}"))
-    return insert_form(model, attention, nodes, build_form(nodes, attention, form, opset=opset, options=options))
+    nodes = Nodes((edits or GraphEdits(model)).free_prefix(f"{attention.name}/{form}"))
+    built = build_form(nodes, attention, form, opset=opset, options=options)
+    return insert_form(model, attention, nodes, built, edits)
 
 
 def build_form(
@@ -94,7 +102,9 @@ def build_form(
     return built
 
 
-def insert_form(model: ir.Model, attention: GraphAttention, nodes: Nodes, built: FormOutputs) -> GraphAttention:
+def insert_form(
+    model: ir.Model, attention: GraphAttention, nodes: Nodes, built: FormOutputs, edits: GraphEdits | None = None
+) -> GraphAttention:
     """Insert built nodes in place of an attention, see `lower`.
 
     Args:
@@ -102,6 +112,7 @@ def insert_form(model: ir.Model, attention: GraphAttention, nodes: Nodes, built:
         attention: Its values belong to the model.
         nodes: Built nodes, not in a graph yet.
         built: The replacement of each output.
+        edits: See `lower`.
 
     Raises:
         ExportError: If the attention is not in the model, or one of its outputs is not built.
@@ -112,8 +123,10 @@ def insert_form(model: ir.Model, attention: GraphAttention, nodes: Nodes, built:
     graph.insert_before(place, nodes.written)
     _replace_outputs(attention, new)
     remove_unread(node for value in old.values() if (node := value.producer()) is not None)
-    if not _is_ordered(graph):
-        graph.sort()
+    if edits is None:
+        sort_graph(graph)
+    else:
+        edits.inserted_in(graph)
     if any(inner.domain == CONTRIB_DOMAIN for node in nodes.written for inner in nodes_within(node)):
         model.opset_imports.setdefault(CONTRIB_DOMAIN, _CONTRIB_VERSION)
     changed: dict[str, Any] = dict(new)
@@ -164,19 +177,6 @@ def _place(attention: GraphAttention, old: dict[str, ir.Value]) -> tuple[ir.Grap
     return graph, producers.pop() if len(producers) == 1 else [node for node in graph if node in producers][-1]
 
 
-def free_prefix(model: ir.Model, prefix: str) -> str:
-    """The prefix, made unique: no name of a value or node of the model begins with it."""
-    taken = {name for node in model.graph.all_nodes() for name in _names(node)}
-    taken |= {value.name or "" for value in model.graph.inputs} | set(model.graph.initializers)
-    while any(name.startswith(f"{prefix}/") for name in taken):
-        prefix += "_"
-    return prefix
-
-
-def _names(node: ir.Node) -> list[str]:
-    return [node.name or "", *(value.name or "" for value in node.outputs)]
-
-
 def _new_outputs(nodes: Nodes, attention: GraphAttention, built: FormOutputs) -> dict[str, ir.Value]:
     """The replacement of each output; one that the form does not compute itself, or uses twice, gets an Identity."""
     own = set(nodes.written)
@@ -214,14 +214,3 @@ def _shape(attention: GraphAttention, name: str) -> ir.Shape:
 
 def _width(spec: AttentionSpec) -> int:
     return spec.v_head_dim * (1 if spec.layout is Layout.BNSH else spec.q_num_heads)
-
-
-def _is_ordered(graph: ir.Graph) -> bool:
-    """Whether the graph is topologically sorted, including what subgraphs read."""
-    seen: set[ir.Node] = set()
-    for node in graph:
-        read = (value.producer() for value in inputs_within(node))
-        if any(made is not None and made.graph is graph and made not in seen for made in read):
-            return False
-        seen.add(node)
-    return True

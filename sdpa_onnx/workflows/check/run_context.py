@@ -1,7 +1,7 @@
 """What was asked of a model and what ran, and the agreement records that come of it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -57,6 +57,11 @@ class RunContext:
     check: CheckOptions
     step: str
     target: str
+    # Of the model, the same on every record: to find them, all attentions are looked at.
+    _unjudged: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_unjudged", (*_untapped(self.model), *_unjudged(self.model)))
 
     def record(
         self,
@@ -97,7 +102,7 @@ class RunContext:
             runtime=self.runtime,
             outcome=outcome,
             reason=agreement.diagnosis if disagrees else reason,
-            warnings=(*self.ran.warnings, *agreement.warnings, *_untapped(self.model), *_unjudged(self.model)),
+            warnings=(*self.ran.warnings, *agreement.warnings, *self._unjudged),
             subject=subject,
             site=site,
             scale_note=scale_note,

@@ -17,6 +17,7 @@ from sdpa_onnx.core.records.record_base import Sizes
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.by_length import Branch, lower_by_length
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
 from sdpa_onnx.graph.lower.lower import lower
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.choose_form.race_time import FormRace, RaceTime
@@ -89,7 +90,7 @@ class FormChoice:
         """The choice and its records as plain JSON types, for the model's metadata."""
         return {"chosen": self.label, "version": self.version, "tried": msgspec.to_builtins(self.records)}
 
-    def lower(self, model: ir.Model, attention: GraphAttention) -> GraphAttention:
+    def lower(self, model: ir.Model, attention: GraphAttention, edits: GraphEdits | None = None) -> GraphAttention:
         """Write the chosen form into a graph whose opset is at least `opset`.
 
         Raises:
@@ -98,8 +99,10 @@ class FormChoice:
         if self.candidate is None:
             raise ValueError(self.reason)
         if self.long is None:
-            return lower(model, attention, self.candidate.form, self.candidate.options)
-        return lower_by_length(model, attention, short=self.candidate.branch, long=self.long.branch, at=self.at)
+            return lower(model, attention, self.candidate.form, self.candidate.options, edits=edits)
+        return lower_by_length(
+            model, attention, short=self.candidate.branch, long=self.long.branch, at=self.at, edits=edits
+        )
 
 
 def named(choice: FormChoice, runtime: Runtime, site: str) -> FormChoice:

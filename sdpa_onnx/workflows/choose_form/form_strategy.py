@@ -12,6 +12,7 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
 from sdpa_onnx.graph.lower.lower import lower, needed_opset, refusal
 
 __all__ = ["AUTO_KEY", "NOTE_KEYS", "WORKAROUNDS_KEY", "FixedForm", "FormStrategy"]
@@ -47,7 +48,7 @@ class FormStrategy(Protocol):
         """Whether to write an attention again that already has the form."""
         ...
 
-    def write(self, graph: ir.Model, attention: GraphAttention) -> GraphAttention:
+    def write(self, graph: ir.Model, attention: GraphAttention, edits: GraphEdits) -> GraphAttention:
         """Write the attention into a graph of the opset that `refusal` was called with."""
         ...
 
@@ -85,9 +86,9 @@ class FixedForm:
         """Never: an attention in this form is kept."""
         return False
 
-    def write(self, graph: ir.Model, attention: GraphAttention) -> GraphAttention:
+    def write(self, graph: ir.Model, attention: GraphAttention, edits: GraphEdits) -> GraphAttention:
         """Write the form."""
-        return lower(graph, attention, self.form, self.options)
+        return lower(graph, attention, self.form, self.options, edits=edits)
 
     @property
     def records(self) -> tuple[FormRecord, ...]:

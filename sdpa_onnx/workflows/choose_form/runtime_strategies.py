@@ -12,6 +12,7 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
 from sdpa_onnx.graph.lower.lower import needed_opset, refusal
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.choose_form.choice import FormChoice
@@ -61,11 +62,11 @@ class RuntimeForm:
         found = self._probe(attention, opset)
         return isinstance(found, RefusedForm) or found.options.workarounds != self.options.workarounds
 
-    def write(self, graph: ir.Model, attention: GraphAttention) -> GraphAttention:
+    def write(self, graph: ir.Model, attention: GraphAttention, edits: GraphEdits) -> GraphAttention:
         """Write the form with the workarounds that this attention needs."""
         found = self._probe(attention, graph.opset_imports.get("", 0))
         options = found.options if isinstance(found, WorkableForm) else self.options
-        return FixedForm(form=self.form, options=options).write(graph, attention)
+        return FixedForm(form=self.form, options=options).write(graph, attention, edits)
 
     @property
     def records(self) -> tuple[FormRecord, ...]:
@@ -133,10 +134,10 @@ class FastestForm:
         """Always: the fastest form may differ from the one in the graph."""
         return True
 
-    def write(self, graph: ir.Model, attention: GraphAttention) -> GraphAttention:
+    def write(self, graph: ir.Model, attention: GraphAttention, edits: GraphEdits) -> GraphAttention:
         """Write the chosen form."""
         opset = graph.opset_imports.get("", 0)
-        return (self._at(attention, opset) or self._choice(attention, opset)).lower(graph, attention)
+        return (self._at(attention, opset) or self._choice(attention, opset)).lower(graph, attention, edits)
 
     @property
     def records(self) -> tuple[FormRecord, ...]:

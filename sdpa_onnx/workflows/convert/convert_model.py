@@ -14,6 +14,7 @@ from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import FoundAttention
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
 from sdpa_onnx.graph.lower.lower import with_current_values
 from sdpa_onnx.graph.model import BODY_SITES_KEY, SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
@@ -131,6 +132,7 @@ def _lowered(
     kept: dict[str, GraphAttention] = {}
     already: list[str] = []
     refused: dict[str, str] = {}
+    edits = GraphEdits(graph)
     for found in lifted.found:
         attention = found.attention
         if attention is None:
@@ -142,8 +144,9 @@ def _lowered(
         elif (reason := strategy.refusal(attention, opset=opset)) is not None:
             refused[found.node] = reason
         else:
-            kept[attention.name] = strategy.write(graph, attention)
+            kept[attention.name] = strategy.write(graph, attention, edits)
             converted.append(attention)
+    edits.sort()
     result = model
     if converted:
         _declare_as(model.ir, graph)

@@ -14,7 +14,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph import older_opset
 from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.lift.contrib.mask import size_of
-from sdpa_onnx.graph.lower.lower import free_prefix
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes import Nodes
 from sdpa_onnx.graph.quiet import quiet_ir
@@ -104,12 +104,13 @@ def _raise(model: ir.Model, own: int, opset: int) -> None:
 
 def _write_broadcast_masks(model: ir.Model) -> None:
     """Expand masks whose last axis is 1, which opset 23 broadcasts over the keys and opset 24 pads."""
+    edits = GraphEdits(model)
     for node in _standard(model):
         mask = node.inputs[_MASK] if node.op_type == "Attention" and len(node.inputs) > _MASK else None
         key, graph = node.inputs[1] if len(node.inputs) > 1 else None, node.graph
         if mask is None or not mask.shape or mask.shape[-1] != 1 or key is None or key.shape is None or graph is None:
             continue
-        nodes = Nodes(free_prefix(model, f"{node.name or node.outputs[0].name}/mask"))
+        nodes = Nodes(edits.free_prefix(f"{node.name or node.outputs[0].name}/mask"))
         keys = size_of(nodes, key, Layout.BNSH.length_axis if len(key.shape) == 4 else Layout.BSH.length_axis)
         past = node.inputs[_PAST_KEY] if len(node.inputs) > _PAST_KEY else None
         if past is not None:

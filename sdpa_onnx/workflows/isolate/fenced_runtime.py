@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.errors import SdpaOnnxError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported
+from sdpa_onnx.workflows.isolate.step_limit import begin_step
 
 __all__ = ["FencedRuntime", "ProcessDiedError"]
 
@@ -97,6 +98,7 @@ class _FencedSession:
 
 @contextmanager
 def _fence(name: str) -> Iterator[None]:
+    begin_step()
     try:
         yield
     except SdpaOnnxError:

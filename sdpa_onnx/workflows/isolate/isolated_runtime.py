@@ -30,6 +30,7 @@ from sdpa_onnx.runtimes.workers import (
 )
 from sdpa_onnx.workflows.isolate.fenced_runtime import FencedRuntime, ProcessDiedError
 from sdpa_onnx.workflows.isolate.shared_workers import shared_by_command
+from sdpa_onnx.workflows.isolate.step_limit import no_step
 
 __all__ = ["GuardedRuntime", "ProcessDiedError", "guarded_runtime", "own_process"]
 
@@ -117,9 +118,10 @@ class GuardedRuntime:
             SessionError: If the runtime refused.
             RuntimeUnavailableError: If no worker starts.
         """
-        worker = self._started()
         try:
-            answer = worker.ask(request, fields, arrays, patience_seconds=self.patience_seconds)
+            with no_step():
+                worker = self._started()
+                answer = worker.ask(request, fields, arrays, patience_seconds=self.patience_seconds)
         except WorkerEndedError as error:
             self.stop()
             raise _EndedError(str(error)) from error

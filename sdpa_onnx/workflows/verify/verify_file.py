@@ -317,7 +317,7 @@ def _without_attention(
     fixed = [] if is_asked else [record for record in tried if record is not None]
     if not fixed:
         raise ModelError(
-            f"{target} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
+            f"{target} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason.rstrip('.')}.",
             hint="Compare its outputs with its module (--against), or export a module that calls "
             "scaled_dot_product_attention.",
         )

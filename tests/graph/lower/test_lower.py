@@ -12,7 +12,8 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
-from sdpa_onnx.graph.lower.lower import build_form, free_prefix, insert_form, lower, with_current_values
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
+from sdpa_onnx.graph.lower.lower import build_form, insert_form, lower, with_current_values
 from sdpa_onnx.graph.nodes import Nodes
 from tests.graph.lower.canonical import RAGGED, Bare, Trials, drawn
 from tests.graph.models import SPECS
@@ -169,8 +170,8 @@ def test_taken_prefix_is_not_used() -> None:
     """Names of the form have a prefix that no other name of the graph has."""
     it = _Graph()
     it.unread.outputs[0].name = "a/decomposed/Mul_0"
-    assert free_prefix(it.model, "a/decomposed") == "a/decomposed_"
-    assert free_prefix(it.model, "b/decomposed") == "b/decomposed"
+    assert GraphEdits(it.model).free_prefix("a/decomposed") == "a/decomposed_"
+    assert GraphEdits(it.model).free_prefix("b/decomposed") == "b/decomposed"
 
 
 def test_attention_whose_input_was_replaced() -> None:
@@ -220,7 +221,7 @@ def test_external_numbers_are_not_read() -> None:
 def test_one_value_for_two_outputs_is_copied() -> None:
     """Two outputs need two names, and an input keeps its name."""
     model, attention = Bare(spec=SPECS["past"]).build()
-    nodes = Nodes(free_prefix(model, "mine"))
+    nodes = Nodes(GraphEdits(model).free_prefix("mine"))
     built = build_form(nodes, attention, Form.DECOMPOSED, opset=18)
     same = FormOutputs(output=built.output, present_key=attention.key, present_value=attention.key)
     insert_form(model, attention, nodes, same)
