@@ -133,7 +133,9 @@ def test_export_of_a_module_in_a_form_is_proved(monkeypatch: pytest.MonkeyPatch)
     sample = tuple(torch.zeros(1, 2, 5, 4) for _ in range(3))
     assert so.export(Block(), sample, form="ort-mha", runtime="ort-cpu").facts.form == "ort-mha"
 
-    def swapped(graph: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
+    def swapped(
+        graph: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions, *, edits: object
+    ) -> GraphAttention:
         written = lower(graph, replace(attention, key=attention.value, value=attention.key), form, options)
         return replace(attention, output=written.output)
 

@@ -25,7 +25,9 @@ from tests.workflows.convert_sources import with_padding, with_projections
 _LINE = "- Softmax/weights: softmax between two products; 2 heads; d_k 8; scale 0.25; mask bool; BNSH"
 
 
-def _twice(model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
+def _twice(
+    model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions, *, edits: object
+) -> GraphAttention:
     """Lower to a form with twice the scale, but return it as right."""
     spec = replace(attention.spec, scale=2.0 * attention.spec.scale_value)
     return replace(attention, output=lower(model, replace(attention, spec=spec), form, options).output)

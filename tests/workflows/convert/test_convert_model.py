@@ -285,7 +285,9 @@ def test_in_memory_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(with_projections())
     assert so.convert(model, form="ort-mha").facts.form.value == "ort-mha"
 
-    def swapped(graph: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
+    def swapped(
+        graph: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions, *, edits: object
+    ) -> GraphAttention:
         written = lower(graph, replace(attention, key=attention.value, value=attention.key), form, options)
         return replace(attention, output=written.output)
 

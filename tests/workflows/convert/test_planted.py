@@ -103,7 +103,9 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault], None]:
     """Replace the writer of forms by a faulty one that claims to have written the requested form."""
 
     def plant(fault: Fault) -> None:
-        def faulty(model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
+        def faulty(
+            model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions, *, edits: object
+        ) -> GraphAttention:
             written = lower(model, fault(model, attention), form, options)
             return replace(attention, output=written.output)
 

@@ -253,7 +253,9 @@ def test_wrong_pair_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     """A pair with a wrong scale, a wrong zero point or at a wrong place, and one that is dropped, is not written."""
     source, fault = _FAULTS[name]
 
-    def faulty(model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
+    def faulty(
+        model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions, *, edits: object
+    ) -> GraphAttention:
         written = lower(model, replace(attention, quantisers=fault(attention.quantisers)), form, options)
         return replace(attention, output=written.output)
 
