@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import onnx
-from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 
 from scripts.fuzz_files import changed_files, listed
 from sdpa_onnx.cli.main import main as command_line
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.runtimes import worker_process
+from sdpa_onnx.runtimes.worker.onnxruntime_import import import_onnxruntime
 from tests.graph.mutations import BASES, damaged
 
 # Address space of a command: what asks for more gets a MemoryError, and the machine stays usable.
