@@ -163,6 +163,8 @@ def _run(arguments: list[str], outside: Path) -> dict[str, Any]:
         findings.append(f"exit code {code}")
     if "Traceback" in said or "This is a bug" in said:
         findings.append("traceback")
+    if "cannot be imported" in said:
+        findings.append("nothing was run: the installation is not that of this code")
     if mib > _MOST_MIB:
         findings.append(f"{mib} MiB")
     said = " | ".join(line for line in said.strip().splitlines() if line)
