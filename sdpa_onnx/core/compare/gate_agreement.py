@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from sdpa_onnx.core.compare.gate_match import RecordMatch, RecordT, match_records
-from sdpa_onnx.core.compare.gate_row import gate_record, reason
+from sdpa_onnx.core.compare.gate_row import gate_record, reason, verdict_in_words
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.judge_records import ConformanceRecord
 from sdpa_onnx.core.records.record_base import BaseRecord
@@ -128,15 +128,17 @@ def _verdict(was: str, now: str) -> GateVerdict:
 
 def _evidence(verdict: GateVerdict, was: str, now: str, record: BaseRecord) -> str:
     why = reason(record)
+    subject = record.subject if isinstance(record, AgreementRecord) else None
+    was_words, now_words = verdict_in_words(was, subject), verdict_in_words(now, subject)
     match verdict:
         case GateVerdict.SAME:
-            return f"{now} before and now." if not why or now in _RIGHT else f"{now} before and now: {why}"
+            return f"{now_words} before and now{f': {why}' if why and now not in _RIGHT else '.'}"
         case GateVerdict.NOT_COMPARABLE if was == now:
             return f"Not comparable: {now} in BASE and in HEAD: {why or 'no reason recorded.'}"
         case GateVerdict.NOT_COMPARABLE:
             return f"Skipped in {'HEAD' if now == Outcome.SKIPPED.value else 'BASE'}: {why or 'no reason recorded.'}"
         case _:
-            return f"{now}, before {was}{f': {why}' if why and now not in _RIGHT else '.'}"
+            return f"{now_words}, {was_words} before{f': {why}' if why and now not in _RIGHT else '.'}"
 
 
 def _one_sided(record: BaseRecord | None, *, is_new: bool) -> GateRecord:

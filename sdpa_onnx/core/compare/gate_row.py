@@ -8,9 +8,10 @@ import msgspec
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.record_base import BaseRecord
-from sdpa_onnx.core.records.verdicts import Outcome
+from sdpa_onnx.core.records.records import Subject
+from sdpa_onnx.core.records.verdicts import Outcome, Verdict
 
-__all__ = ["gate_record", "percent", "reason", "with_outcome"]
+__all__ = ["gate_record", "percent", "reason", "verdict_in_words", "with_outcome"]
 
 _NAMES = (
     "target",
@@ -49,6 +50,11 @@ def gate_record(
 def reason(record: BaseRecord) -> str:
     """Return a record's diagnosis or reason in one line; "" if it has none."""
     return " ".join((getattr(record, "diagnosis", "") or record.reason).split())
+
+
+def verdict_in_words(verdict: str, subject: Subject | None) -> str:
+    """The verdict of a side as it is printed. An output has no proven bound: one that is not ok differs."""
+    return "differs" if subject is Subject.OUTPUT and verdict == Verdict.SUSPICIOUS.value else verdict
 
 
 def percent(share: float) -> str:

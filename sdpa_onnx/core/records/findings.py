@@ -27,7 +27,7 @@ from sdpa_onnx.core.records.records import (
     Verdict,
 )
 
-__all__ = ["Finding", "group_findings"]
+__all__ = ["Finding", "error_words", "group_findings"]
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _FIRST_SENTENCE = re.compile(r"(.+?[.!?])(?=\s+[A-Z]|$)", re.DOTALL)
@@ -198,7 +198,7 @@ def _attention_finding(kind: str, members: Sequence[Record], attentions: int) ->
         cause = f"{clause[:1].upper()}{clause[1:]}{where}"
     elif _amount(worst):
         subject = _names(sites, "attention") if attentions > 1 else "the attention"
-        cause = f"The output of {subject} is {_error_words(worst)} and resembles no known fault"
+        cause = f"The output of {subject} is {error_words(worst)} and resembles no known fault"
     else:
         cause = f"{_first_sentence(_text(worst))}{where}"
     return _finding(cause, members, worst, sites=sites)
@@ -214,12 +214,12 @@ def _other_finding(members: Sequence[Record]) -> Finding:
     worst = _worst(members)
     outputs = tuple(dict.fromkeys(_site(one) for one in members if _subject(one) is Subject.OUTPUT))
     if _key(worst) == (_Kind.OUTPUT_NUMBERS,) and not outputs:  # an attention without a name
-        cause = named_cause(_text(worst)) or f"The output is {_error_words(worst)}"
+        cause = named_cause(_text(worst)) or f"The output is {error_words(worst)}"
         return _finding(cause, members, worst, sites=())
     if _key(worst) == (_Kind.OUTPUT_NUMBERS,):
         verb = "is" if len(outputs) == 1 else "are"
         is_unproven = _verdict(worst) is Verdict.SUSPICIOUS and not math.isinf(_amount(worst))
-        error = _error_words(worst)
+        error = error_words(worst)
         differs = error.replace("off", "differs" if verb == "is" else "differ", 1)
         cause = f"{_names(outputs, 'output')} {differs if is_unproven else f'{verb} {error}'}"
         return _finding(cause, members, worst, sites=outputs)
@@ -353,7 +353,7 @@ def _worst(members: Sequence[Record]) -> Record:
     return max(members, key=lambda one: (_verdict(one) is Verdict.WRONG, _amount(one)))
 
 
-def _error_words(record: Record) -> str:
+def error_words(record: Record) -> str:
     """How large an error is: off by up to 1,152 times its proven bound."""
     amount = _amount(record)
     if math.isinf(amount):

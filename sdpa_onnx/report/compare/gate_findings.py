@@ -9,18 +9,22 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from sdpa_onnx.core.compare.gate_row import percent as exact_percent
+from sdpa_onnx.core.compare.gate_row import verdict_in_words
 from sdpa_onnx.core.records.cause_text import named_cause
-from sdpa_onnx.core.records.findings import Finding, group_findings
+from sdpa_onnx.core.records.findings import Finding, error_words, group_findings
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import Subject
-from sdpa_onnx.core.records.verdicts import Verdict
-from sdpa_onnx.report.text.labels import join_words, plain
+from sdpa_onnx.report.text.labels import join_words, plain, site_in_words
 from sdpa_onnx.report.text.number_text import count, percent
 
-__all__ = ["GateFinding", "gate_findings", "verdict_in_words"]
+__all__ = ["GateFinding", "gate_findings"]
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _SENTENCE_LIMIT = 200
+# How the evidence of core/compare/gate_agreement.py begins, in records of earlier versions too, and the figures of
+# workflows/check/output_check.py, which say less than how many times the allowed error it is.
+_BEGINNING = re.compile(r"^[\w-]+, (?:[\w-]+ before|before [\w-]+)(?:: |\.|$)", re.IGNORECASE)
+_FIGURES = "The largest error is "
 # What a row of HEAD is, from bad to worst.
 _BAD = ("crashed", "no-answer", "failed", "disagrees", "suspicious", "wrong")
 
@@ -88,21 +92,16 @@ def _agreement_finding(found: Sequence[Finding]) -> GateFinding:
     first = rows[0]
     is_known = any(row.amount or named_cause(row.evidence) for row in rows)
     cause = found[0].cause if is_known else first.evidence.split(". ")[0].rstrip(".")
-    beginning = f"{first.head}, before {first.base}"
-    if cause.lower().startswith(beginning.lower()):
-        cause = cause[len(beginning) :].lstrip(": ") or "An output changed"
+    cause = _BEGINNING.sub("", cause) or "An output changed"
+    verdict = f": {verdict_in_words(first.head, first.subject)}"
+    if _FIGURES in cause and first.amount and first.subject is Subject.OUTPUT:
+        cause, verdict = f"{site_in_words(first)} {error_words(first).replace('off', 'differs', 1)}", ""
     runtimes = join_words(sorted({row.runtime for row in rows if row.runtime}))
     on = f" on {runtimes}" if runtimes else ""
     number = f" in {count(len(rows), 'check')}" if len(rows) > 1 else ""
     text = plain(f"{cause[:1].upper()}{cause[1:]}", _SENTENCE_LIMIT)
-    verdict = verdict_in_words(first, first.head)
-    return GateFinding(sentence=f"{text}: {verdict}{on}{number}, {first.base} before.", rows=tuple(rows))
-
-
-def verdict_in_words(row: GateRecord, verdict: str) -> str:
-    """The verdict of a side as it is printed. Without a proven bound, an output that is not ok differs."""
-    is_unproven = row.gate is Gate.AGREEMENT and row.subject is Subject.OUTPUT and verdict == Verdict.SUSPICIOUS.value
-    return "differs" if is_unproven else verdict
+    sentence = f"{text}{verdict}{on}{number}, {verdict_in_words(first.base, first.subject)} before."
+    return GateFinding(sentence=sentence, rows=tuple(rows))
 
 
 def _badness(row: GateRecord) -> int:

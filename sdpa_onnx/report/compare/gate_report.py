@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sdpa_onnx.core.compare.gate_row import percent
+from sdpa_onnx.core.compare.gate_row import percent, verdict_in_words
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import TimingRecord
-from sdpa_onnx.report.compare.gate_findings import GateFinding, gate_findings, verdict_in_words
+from sdpa_onnx.report.compare.gate_findings import GateFinding, gate_findings
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, plain, site_in_words, usual_factors
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, duration, ratio_text
 from sdpa_onnx.report.text.table import Table, text_table
@@ -119,7 +119,7 @@ class _Group:
 
     def where(self, usual: CommonFactors) -> str:
         """The case, or the number of cases and the first of them."""
-        first = place(_printed_case(self.first, self.shared), usual)
+        first = place(_printed_case(self.first, self.shared), usual) or "the model"
         return first if len(self.rows) == 1 else f"{len(self.rows)} cases, such as {first}"
 
 
@@ -135,8 +135,13 @@ def _groups(report: GateReport) -> list[_Group]:
             found.setdefault(key, []).append(row)
     order = list(Gate)
     ordered = sorted(found.values(), key=lambda rows: (_ORDER.index(rows[0].word), order.index(rows[0].gate)))
-    shared = {*_shared(report)}
+    shared = {*_shared(report)} if _is_of_models(report) else set[str]()
     return [_Group(rows=rows, shared=shared) for rows in (*(one.rows for one in report.findings), *ordered)]
+
+
+def _is_of_models(report: GateReport) -> bool:
+    """Whether two models were compared, of which most rows share the name, the runtime and the form."""
+    return any(row.axes and row.site for row in report.rows)
 
 
 def _shared(report: GateReport) -> dict[str, str]:
@@ -168,19 +173,14 @@ def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
 
 
 def _printed_case(row: GateRecord, shared: Collection[str]) -> GateRecord:
-    """The row with the sizes of its axes instead of the name of its case, which only JUnit readers need."""
-    if row.sizes.q_seq_len is not None or not row.axes or not row.site:
+    """The row without what all rows share; sizes of axes instead of the name of a case, which JUnit readers need."""
+    if not shared:
         return row
+    bare = msgspec.structs.replace(row, **{name: None if name == "opset" else "" for name in shared})
+    if row.sizes.q_seq_len is not None:
+        return bare
     sizes = ", ".join(f"{axis} {size}" for axis, size in row.axes.items())
-    return msgspec.structs.replace(
-        row,
-        case="" if "target" in shared else row.target,
-        target="" if "target" in shared else row.target,
-        runtime="" if "runtime" in shared else row.runtime,
-        form="" if "form" in shared else row.form,
-        opset=None if "opset" in shared else row.opset,
-        inputs=f"{sizes}, {row.inputs}".rstrip(", "),
-    )
+    return msgspec.structs.replace(bare, case=bare.target, inputs=", ".join(filter(None, (sizes, row.inputs))))
 
 
 def usual_of(report: GateReport) -> CommonFactors:
@@ -303,8 +303,7 @@ def changed_table(report: GateReport, *, most: int) -> Table | None:
         for group in found[:most]
     ]
     left = len(found) - len(rows)
-    is_shortened = any(group.first.axes and group.first.site for group in found)
-    shared = ", ".join(_shared(report).values()) if is_shortened else ""
+    shared = ", ".join(_shared(report).values()) if _is_of_models(report) else ""
     common = ", ".join(filter(None, (shared, f"with {usual.words}" if usual.words else "")))
     notes = [
         f"All {common} unless stated otherwise." if common else "",
@@ -364,7 +363,8 @@ def _evidence(report: GateReport, group: _Group, usual: CommonFactors) -> tuple[
 
 def _before_and_now(row: GateRecord) -> dict[str, str]:
     """The values of BASE and HEAD, and their ratio if there is one."""
-    base, head = verdict_in_words(row, row.base) or NOT_KNOWN, verdict_in_words(row, row.head) or NOT_KNOWN
+    subject = row.subject if row.gate is Gate.AGREEMENT else None
+    base, head = (verdict_in_words(verdict, subject) or NOT_KNOWN for verdict in (row.base, row.head))
     ratio = NOT_KNOWN
     if row.gate is Gate.MEMORY and row.base_bytes and row.head_bytes is not None:
         ratio = f"{row.head_bytes / row.base_bytes:.2f}"

@@ -43,7 +43,7 @@ def test_how_wrong_it_is(ratio: float | None, amount: float | None) -> None:
 def test_the_evidence_says_what_was_found() -> None:
     """Verdict, verdict before, and the diagnosis."""
     (row,) = stored([agreed()], [agreed(**_STEPS[5])], Gate.AGREEMENT)
-    assert (row.base, row.head, row.evidence) == ("ok", "wrong", "wrong, before ok: Off by one.")
+    assert (row.base, row.head, row.evidence) == ("ok", "wrong", "wrong, ok before: Off by one.")
     (row,) = stored([agreed(**_STEPS[5])], [agreed(**_STEPS[5])], Gate.AGREEMENT)
     assert row.evidence == "wrong before and now: Off by one."
 
@@ -114,7 +114,7 @@ def test_an_axis_that_is_fixed_now() -> None:
         outcome=Outcome.DISAGREES, reason="q_seq_len is fixed.",
     )  # fmt: skip
     (row,) = stored([export], [baked], Gate.AGREEMENT)
-    assert (row.fails, row.evidence) == (True, "disagrees, before ok: q_seq_len is fixed.")
+    assert (row.fails, row.evidence) == (True, "disagrees, ok before: q_seq_len is fixed.")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_conformance(base: Conformity, head: Conformity, fails: bool) -> None:
 def test_an_arm_that_runs_no_more() -> None:
     """A timing that failed is a failure, though it has no verdict."""
     rows = stored([timed()], [timed(outcome=Outcome.FAILED, reason="It crashed.")], Gate.AGREEMENT)
-    assert [(row.fails, row.evidence) for row in rows] == [(True, "failed, before ok: It crashed.")]
+    assert [(row.fails, row.evidence) for row in rows] == [(True, "failed, ok before: It crashed.")]
     assert stored([timed()], [timed()], Gate.AGREEMENT) == []
 
 

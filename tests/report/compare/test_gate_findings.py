@@ -7,9 +7,13 @@ from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gates import compare_paired
 from sdpa_onnx.core.records.cause_text import looks_like
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
+from sdpa_onnx.core.records.records import Subject
 from sdpa_onnx.core.records.verdicts import Outcome, Verdict
 from sdpa_onnx.report.compare.gate_findings import gate_findings
+from sdpa_onnx.report.compare.gate_report import changed_table
+from sdpa_onnx.report.compare.terminal import gate_lines
 from tests.core.gate_problems import agreed
+from tests.report.synthetic_gates import report
 
 
 def _row(gate: Gate, **fields: object) -> GateRecord:
@@ -36,6 +40,67 @@ def test_a_wrong_scale_is_one_sentence() -> None:
         "The scale is off by 1.8 %: wrong on onnx-reference and ort-cpu in 13 checks, ok before."
     )
     assert len(finding.rows) == len(rows) == 13
+
+
+def _output(diagnosis: str) -> list[GateRecord]:
+    """One output that was right and is far from it now; nothing is proven of an output."""
+    was = agreed(subject=Subject.OUTPUT, site="Y")
+    bad = {"verdict": Verdict.SUSPICIOUS, "outcome": Outcome.DISAGREES, "max_bound_ratio": 12700.0}
+    now = msgspec.structs.replace(was, diagnosis=diagnosis, **bad)
+    return compare_paired([was], [now], [], GateLimits())
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "sentence"),
+    [
+        (
+            "At batch_size 1: The largest error is 0.1; the source's own in the same type is 1e-7.",
+            "Output 'Y' differs by up to 12,700 times the allowed error on ort-cpu, ok before.",
+        ),
+        (
+            "The attention was causal and no longer is. At batch_size 1: The largest error is 0.1.",
+            "The attention was causal and no longer is: differs on ort-cpu, ok before.",
+        ),
+    ],
+)
+def test_an_output_without_a_proven_bound_differs_everywhere(diagnosis: str, sentence: str) -> None:
+    """The first sentence, the table and the evidence have the same word for it; records keep the verdict."""
+    (row,) = _output(diagnosis)
+    assert (row.head, row.base) == ("suspicious", "ok")
+    assert _sentences(row) == [sentence]
+    assert row.evidence == f"differs, ok before: {diagnosis}"
+    found = report([row])
+    (cells,) = changed_table(found, most=5).sections[0].rows  # type: ignore[union-attr]
+    assert cells[3:5] == ("ok", "differs")
+    assert "suspicious" not in "\n".join(line.text for line in gate_lines(found, 80))
+
+
+def test_evidence_of_earlier_versions_is_read() -> None:
+    """The verdicts in front of the evidence are no part of the cause, in either order."""
+    (row,) = _output("The attention was causal and no longer is.")
+    old = msgspec.structs.replace(row, evidence=row.evidence.replace("differs, ok before", "suspicious, before ok"))
+    assert _sentences(old) == _sentences(row)
+
+
+def test_rows_of_two_models_read_alike() -> None:
+    """What all rows share is stated once, in the rows of memory and of the graph too; no row repeats file names."""
+    both = {"target": "h.onnx", "case": "h.onnx_b2_q13_kv13", "axes": {"batch": 2, "length": 13}}
+    rows = [
+        _row(
+            Gate.AGREEMENT, subject=Subject.ATTENTION, site="sdpa", inputs="spread 1", base="ok", head="wrong", **both
+        ),
+        _row(Gate.MEMORY, base="1.0 MiB", head="30.0 MiB", base_bytes=1, head_bytes=30, **both),
+        _row(Gate.GRAPH, base="10 nodes run", head="12 nodes run", target="h.onnx"),
+    ]
+    found = report([msgspec.structs.replace(row, evidence=f"{row.gate}.") for row in rows])
+    table = changed_table(found, most=5)
+    assert table is not None
+    assert {row[0]: row[2] for row in table.sections[0].rows} == {
+        "agreement": "sdpa, batch 2, length 13, spread 1",
+        "memory": "batch 2, length 13",
+        "graph": "the model",
+    }
+    assert table.note.startswith("All of h.onnx, on ort-cpu")
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_one_cause_is_one_finding() -> None:
     ((label, sentence),) = evidence_lines(report(compare_paired(base, head, [], GateLimits())))
     assert label == "agreement, regression"
     assert sentence.startswith("6 cases, such as ")
-    assert sentence.endswith("spread 4: wrong, before ok: Off by 4.")
+    assert sentence.endswith("spread 4: wrong, ok before: Off by 4.")
     found = report(compare_paired(base, head, [], GateLimits()))
     for printed in (text(found), render_gates(found)):
         assert printed.count("Off by 4.") == 1  # the first sentence has no full stop there

@@ -159,7 +159,7 @@ def test_a_refusal_meets_what_was_judged() -> None:
     refused = [AgreementRecord(case="m", outcome=Outcome.FAILED, reason="It crashed.")]
     assert refused_alike(refused, judged) == refused
     (row,) = compare_paired(refused_alike(judged, refused), refused, [], GateLimits())
-    assert (row.fails, row.evidence) == (True, "failed, before ok: It crashed.")
+    assert (row.fails, row.evidence) == (True, "failed, ok before: It crashed.")
 
 
 def test_a_refusal_of_one_case_leaves_the_others() -> None:
@@ -221,7 +221,7 @@ def test_a_changed_scale_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch,
     if verdict is Verdict.OK:
         assert found == [(GateVerdict.CHANGED, "The scale was 0.3536 and is 0.4.")]
     else:
-        sentence = "suspicious, before ok: The scale was 0.3536 and is 0.4. The error is 0.1."
+        sentence = "differs, ok before: The scale was 0.3536 and is 0.4. The error is 0.1."
         assert found == [(GateVerdict.REGRESSION, sentence)]
 
 
