@@ -25,7 +25,7 @@ from sdpa_onnx.torch_export.modules import founding_use
 from sdpa_onnx.torch_export.source_line import exception_line
 from sdpa_onnx.torch_export.target_text import TARGET_MODULE, TargetText, check_target
 
-__all__ = ["ExportTarget", "resolve_target", "sample_of"]
+__all__ = ["ExportTarget", "find_module", "resolve_target", "sample_of"]
 
 _SEED = 0
 # Token ids of a random sample stay below this, so that they are valid in any embedding table.
@@ -67,16 +67,35 @@ def resolve_target(text: str, *, shapes: Mapping[str, tuple[Sequence[int], str]]
         PlanError: If there is no such target, or no sample inputs.
         ExportError: If the file or the constructor raises, or the result is not a module.
     """
+    name, module, sample = find_module(text, with_sample=not shapes)
+    sample = _drawn(shapes) if shapes else sample
+    if sample is None:
+        raise PlanError(
+            f"{name} has no sample inputs.",
+            hint="Define sample_inputs (a tuple or dict of tensors, or a function that returns one) "
+            "in the class or the file, or give --shape, such as --shape x=2x16x96.",
+        )
+    return ExportTarget(name=name, module=module, sample_inputs=sample)
+
+
+def find_module(text: str, *, with_sample: bool = True) -> tuple[str, nn.Module, SampleInputs | None]:
+    """The module of a target with its name and its `sample_inputs`, which are None if it has none or needs none.
+
+    Raises:
+        PlanError, ExportError: As `resolve_target`, which also demands sample inputs.
+    """
     parsed = check_target(text)
     if parsed is None:
-        module, sample = founding_use(text)
-        return ExportTarget(name=text, module=module, sample_inputs=_drawn(shapes) if shapes else sample)
+        return text, *founding_use(text)
+    name = f"{parsed.where}:{parsed.name}"
     with torch.random.fork_rng(devices=[]), _importable_from(parsed):
         torch.manual_seed(_SEED)
         namespace = _imported(parsed)
         built = _built(parsed, _found(parsed, namespace))
-        sample_inputs = _drawn(shapes) if shapes else _declared(parsed, built, namespace)
-    return ExportTarget(name=f"{parsed.where}:{parsed.name}", module=built, sample_inputs=sample_inputs)
+        sample = sample_of(built, name=name) if with_sample else None
+        if sample is None and with_sample:
+            sample = sample_of(namespace, name=name)
+    return name, built, sample
 
 
 @contextmanager
@@ -168,20 +187,6 @@ def _needs_arguments(found: Callable[..., object]) -> bool:
     except ValueError:  # a builtin without a signature
         return False
     return False
-
-
-def _declared(parsed: TargetText, module: nn.Module, namespace: ModuleType) -> SampleInputs:
-    """Read `sample_inputs` from the instance, its class or its file; call it if it is callable."""
-    name = f"{parsed.where}:{parsed.name}"
-    found = sample_of(module, name=name)
-    found = sample_of(namespace, name=name) if found is None else found
-    if found is None:
-        raise PlanError(
-            f"{name} has no sample inputs.",
-            hint="Define sample_inputs (a tuple or dict of tensors, or a function that returns one) "
-            "in the class or the file, or give --shape, such as --shape x=2x16x96.",
-        )
-    return found
 
 
 def sample_of(holder: object, *, name: str) -> SampleInputs | None:

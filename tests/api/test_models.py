@@ -121,6 +121,26 @@ def test_verify_against_a_module() -> None:
         so.verify(model, against=3)
 
 
+def test_verify_against_the_name_of_a_module_without_sample_inputs(tmp_path: Path) -> None:
+    """The file has the inputs: after `export --shape`, the command that `export` prints next runs as it is."""
+    file = tmp_path / "bare.py"
+    file.write_text(
+        "import torch\nimport torch.nn.functional as F\n"
+        "class Bare(torch.nn.Module):\n"
+        "    factor = 1.0\n"
+        "    def forward(self, query):\n"
+        "        return F.scaled_dot_product_attention(query, query, query) * self.factor\n"
+        "class Other(Bare):\n"
+        "    factor = 1.1\n"
+    )
+    exported = so.export(f"{file}:Bare", shapes={"query": (2, 1, 5, 4)})
+    model = so.load(exported.ir)
+    assert {record.outcome for record in so.verify(model, against=f"{file}:Bare")} == {"ok"}
+    wrong = [record for record in so.verify(model, against=f"{file}:Other") if record.outcome == "disagrees"]
+    assert wrong
+    assert {record.subject for record in wrong if isinstance(record, AgreementRecord)} == {"output"}
+
+
 @pytest.mark.slow
 def test_export_of_a_module_in_a_form_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a runtime, an export is returned only if it is right there."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from sdpa_onnx.core.compare.history import History, HistoryGroup, HistorySeries
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.report.compare.history_text import case_words, group_words, marks
+from sdpa_onnx.report.text.chart_axes import coded, domain_around, legend, line_layers, logarithmic_y
 from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, in_rows
 from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.report.text.labels import series_name
-from sdpa_onnx.report.text.ticks import ticks
 
 if TYPE_CHECKING:
     import altair as alt
@@ -45,28 +45,16 @@ def _panel(group: HistoryGroup, case: str, found: list[HistorySeries], arms: lis
     import altair as alt
 
     rows = _rows(found)
-    ends = [float(row[end]) for row in rows for end in ("low", "high")] + [1.0]
-    room = max((max(ends) / min(ends)) ** 0.06, 1.01)
-    low, high = min(ends) / room, max(ends) * room
+    domain = domain_around([*(float(row[end]) for row in rows for end in ("low", "high")), 1.0])
     data = alt.Chart(alt.InlineData(values=rows))
-    legend = alt.Legend(
-        title=None, orient="bottom", direction="horizontal", columns=2, columnPadding=40, symbolStrokeWidth=2
-    )
     shown = [arm for arm in arms if arm in {row["arm"] for row in rows}]
     # Black is reserved for the reference, which has no line here.
     looks = [(PALETTE[1:][index % (len(PALETTE) - 1)], SHAPES[index % len(SHAPES)]) for index in map(arms.index, shown)]
-    colour = alt.Color("arm:N", scale=alt.Scale(domain=shown, range=[one for one, _ in looks]), legend=legend)
-    shape = alt.Shape("arm:N", scale=alt.Scale(domain=shown, range=[one for _, one in looks]), legend=legend)
-    axis = alt.Axis(values=ticks(low, high), format="~g")
+    colour, shape = coded("arm", (shown, [one for one, _ in looks], [one for _, one in looks]), legend(2, padding=40))
     title = f"time / time of {group.key.reference}"
-    y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
+    y = logarithmic_y("y", title, domain)
     base = data.encode(x=_x(group), color=colour)
-    layers: list[alt.Chart] = [
-        *_rules(group),
-        base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
-        base.mark_line(strokeWidth=1.5).encode(y=y),
-        base.mark_point(filled=True, size=45, opacity=1).encode(y=y, shape=shape),
-    ]
+    layers = [*_rules(group), *line_layers(base, y, title, shape, size=45)]
     changed = [row for row in rows if row["changed"]]
     if changed:
         ring = alt.Chart(alt.InlineData(values=changed)).mark_point(size=220, strokeWidth=2, color="#a3131b")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from sdpa_onnx.report.text.table import Table
 
@@ -45,10 +45,7 @@ class PageText:
     lines: tuple[str, ...]
     title: str = ""
     is_code: bool = False
-
-    @property
-    def kind(self) -> str:
-        return "text"
+    kind: ClassVar[str] = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +66,7 @@ class PageChart:
     reading: str
     spec: Mapping[str, Any]
     svg: str
-
-    @property
-    def kind(self) -> str:
-        return "chart"
+    kind: ClassVar[str] = "chart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +87,7 @@ class PageTable:
     commands: frozenset[str] = frozenset()
     links: frozenset[str] = frozenset()
     total: int
-
-    @property
-    def kind(self) -> str:
-        return "table"
+    kind: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +129,7 @@ class PageMatrix:
     heads: tuple[str, ...]
     rows: tuple[PageMatrixRow, ...]
     note: str
-
-    @property
-    def kind(self) -> str:
-        return "matrix"
+    kind: ClassVar[str] = "matrix"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +138,7 @@ class PageFold:
 
     title: str
     blocks: tuple[PageTable, ...]
-
-    @property
-    def kind(self) -> str:
-        return "fold"
+    kind: ClassVar[str] = "fold"
 
 
 PageBlock = PageFold | PageText | PageChart | PageTable | PageMatrix

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.records.records import Record
 from sdpa_onnx.report.saturation.charts import saturation_charts
+from sdpa_onnx.report.text.chart_axes import coded, domain_around, legend, line_layers, logarithmic_y, size_x
 from sdpa_onnx.report.text.chart_style import looks, side_by_side
 from sdpa_onnx.report.text.chart_titles import ChartKind, chart_title
 from sdpa_onnx.report.text.labels import CaseFactor
-from sdpa_onnx.report.text.ticks import ticks
 from sdpa_onnx.report.timing.chart_points import ChartPoint, ChartSeries, chart_series, series_names
 from sdpa_onnx.report.timing.ratio_chart import ratio_chart
 from sdpa_onnx.report.timing.ratio_points import ratio_picture
@@ -68,19 +68,14 @@ def _relative_title(series: ChartSeries) -> str:
 def _panel(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[str], *, title: str) -> "alt.LayerChart":
     import altair as alt
 
-    shown, colours, shapes = looks(names, (point.series for point in (*series.absolute, *series.relative)))
-    legend = alt.Legend(title=None, orient="bottom", direction="horizontal", columns=4, symbolStrokeWidth=2)
-    colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
-    shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=shapes), legend=legend)
-    base = alt.Chart(alt.InlineData(values=_rows(series, points, names))).encode(x=_x(series), color=colour)
-    low, high = _domain(series, points)
-    axis = alt.Axis(values=ticks(low, high), format="~g" if low > 1e-3 else "~e")
-    y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
-    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
-    lines = base.mark_line(strokeWidth=1.5).encode(y=y)
-    marks = base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shape)
-    has_bars = any(point.low < point.high for point in points)
-    layers = [*([bars] if has_bars else []), lines, marks]
+    every = (point.series for point in (*series.absolute, *series.relative))
+    colour, shape = coded("series", looks(names, every), legend(4))
+    sizes = (point.x for point in (*series.absolute, *series.relative))
+    x = size_x(sizes, _AXIS_TITLES[series.name.kind.axis])
+    base = alt.Chart(alt.InlineData(values=_rows(series, points, names))).encode(x=x, color=colour)
+    ends = [end for point in points for end in (point.low, point.high) if end > 0]
+    y = logarithmic_y("y", title, domain_around([*ends, 1.0] if points is series.relative else ends))
+    layers = line_layers(base, y, title, shape, with_bars=any(point.low < point.high for point in points))
     return alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_PANEL_HEIGHT)
 
 
@@ -105,24 +100,6 @@ def _rows(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[str
         }
         for point in points
     ]
-
-
-def _x(series: ChartSeries) -> "alt.X":
-    import altair as alt
-
-    axis = series.name.kind.axis
-    values = sorted({point.x for point in (*series.absolute, *series.relative)})
-    scale = alt.Scale(type="log", base=2, domain=[values[0] / 1.15, values[-1] * 1.15], nice=False)
-    return alt.X("x:Q", title=_AXIS_TITLES[axis], scale=scale, axis=alt.Axis(values=values, format="d"))
-
-
-def _domain(series: ChartSeries, points: Sequence[ChartPoint]) -> tuple[float, float]:
-    """The ends of the vertical axis: room around the points, and the line at 1 if the panel has one."""
-    ends = [end for point in points for end in (point.low, point.high) if end > 0]
-    if points is series.relative:
-        ends.append(1.0)
-    room = max((max(ends) / min(ends)) ** 0.06, 1.01)
-    return min(ends) / room, max(ends) * room
 
 
 def _line_at_one(series: ChartSeries) -> "alt.LayerChart":

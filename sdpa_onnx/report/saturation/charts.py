@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from sdpa_onnx.core.attention.spec import ScaleRule
 from sdpa_onnx.core.records.records import Record
 from sdpa_onnx.report.saturation.points import PANELS, Panel, SaturationPoint, SaturationSeries, saturation_series
+from sdpa_onnx.report.text.chart_axes import coded, domain_around, legend, logarithmic_y, size_x
 from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, side_by_side
 from sdpa_onnx.report.text.chart_titles import chart_title
 from sdpa_onnx.report.text.labels import CaseFactor
 from sdpa_onnx.report.text.number_text import count
-from sdpa_onnx.report.text.ticks import ticks
 
 if TYPE_CHECKING:
     import altair as alt
@@ -56,10 +56,8 @@ def _panel(
     import altair as alt  # late: 0.5 s
 
     domain = _domain([*filled, *hollow]) if panel.is_logarithmic else _SHARE_DOMAIN
-    legend = alt.Legend(title="scale", orient="bottom", direction="horizontal", titleOrient="left", symbolStrokeWidth=2)
     colours, shapes = zip(*(_LOOKS[rule] for rule in series.rules), strict=True)
-    colour = alt.Color("rule:N", scale=alt.Scale(domain=list(series.rules), range=list(colours)), legend=legend)
-    shape = alt.Shape("rule:N", scale=alt.Scale(domain=list(series.rules), range=list(shapes)), legend=legend)
+    colour, shape = coded("rule", (series.rules, colours, shapes), legend(len(_LOOKS), title="scale"))
     base = alt.Chart(alt.InlineData(values=_rows(filled, domain[0]))).encode(x=_x(series), color=colour)
     value = _y("y:Q", panel, domain)
     layers = [
@@ -93,12 +91,8 @@ def _rows(points: Sequence[SaturationPoint], floor: float) -> list[dict[str, str
 
 
 def _x(series: SaturationSeries) -> "alt.X":
-    import altair as alt
-
-    values = sorted({point.x for points in (*series.filled, *series.hollow) for point in points})
-    scale = alt.Scale(type="log", base=2, domain=[values[0] / 1.15, values[-1] * 1.15], nice=False)
-    axis = alt.Axis(values=values, format="d")
-    return alt.X("x:Q", title=_AXIS_TITLES[series.name.kind.axis], scale=scale, axis=axis)
+    sizes = (point.x for points in (*series.filled, *series.hollow) for point in points)
+    return size_x(sizes, _AXIS_TITLES[series.name.kind.axis])
 
 
 def _y(field: str, panel: Panel, domain: tuple[float, float]) -> "alt.Y":
@@ -108,17 +102,14 @@ def _y(field: str, panel: Panel, domain: tuple[float, float]) -> "alt.Y":
         marks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
         scale = alt.Scale(domain=list(domain), nice=False, zero=False)
         return alt.Y(field, title=panel.title, scale=scale, axis=alt.Axis(values=marks, format=".1f"))
-    axis = alt.Axis(values=ticks(*domain), format="~g" if domain[0] > 1e-3 else "~e")
-    return alt.Y(field, title=panel.title, scale=alt.Scale(type="log", domain=list(domain), nice=False), axis=axis)
+    return logarithmic_y(field.removesuffix(":Q"), panel.title, domain)
 
 
 def _domain(points: Sequence[SaturationPoint]) -> tuple[float, float]:
     """The ends of a logarithmic axis: room around points, bars and predictions."""
-    ends = [
+    return domain_around(
         end
         for point in points
         for end in (point.y, point.low, point.high, point.predicted)
         if end is not None and 0 < end < math.inf
-    ]
-    room = max((max(ends) / min(ends)) ** 0.06, 1.01)
-    return min(ends) / room, max(ends) * room
+    )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.records.record_base import known
+from sdpa_onnx.report.text.chart_axes import coded, domain_around, legend, line_layers, logarithmic_y, size_x
 from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, side_by_side
 from sdpa_onnx.report.text.labels import clock_in_words, join_words
 from sdpa_onnx.report.text.number_text import confidence_text, count, time_unit
@@ -96,27 +97,17 @@ def _row(row: Row, what: str, size: float) -> Row:
 def _panel(along: ComparisonLine, names: Sequence[str], rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
     import altair as alt
 
-    colour = alt.Color(
-        "series:N", scale=alt.Scale(domain=list(names), range=_cycled(PALETTE, names)), legend=_legend(along)
-    )
-    shape = alt.Shape(
-        "series:N", scale=alt.Scale(domain=list(names), range=_cycled(SHAPES, names)), legend=_legend(along)
-    )
+    shown = legend(3) if along.axis else None  # without an axis of lengths the arms are named on the other axis
+    colour, shape = coded("series", (names, _cycled(PALETTE, names), _cycled(SHAPES, names)), shown)
     ends = [float(row[end]) for row in rows for end in ("low", "high")] or [1.0]
-    low, high = _domain([*ends, 1.0] if title.startswith("time /") else ends)
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(values=ticks(low, high), format="~g" if low > 1e-3 else "~e")
+    low, high = domain_around([*ends, 1.0] if title.startswith("time /") else ends)
     base = alt.Chart(alt.InlineData(values=list(rows))).encode(color=colour)
     if along.axis:
-        y = alt.Y("y:Q", title=title, scale=scale, axis=axis)
-        base = base.encode(x=_length_axis(along))
-        bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
-        layers = [
-            bars,
-            base.mark_line(strokeWidth=1.5).encode(y=y),
-            base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shape),
-        ]
+        base = base.encode(x=size_x(map(along.length, along.sized), along.axis))
+        layers = line_layers(base, logarithmic_y("y", title, (low, high)), title, shape)
         return alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_PANEL_HEIGHT)
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(values=ticks(low, high), format="~g" if low > 1e-3 else "~e")
     x = alt.X("y:Q", title=title, scale=scale, axis=axis)
     base = base.encode(
         y=alt.Y(
@@ -130,27 +121,6 @@ def _panel(along: ComparisonLine, names: Sequence[str], rows: Sequence[Row], *, 
 
 def _cycled(values: Sequence[str], names: Sequence[str]) -> list[str]:
     return [values[number % len(values)] for number in range(len(names))]
-
-
-def _legend(along: ComparisonLine) -> "alt.Legend | None":
-    """A legend below the panel; none if the arms are named on the axis."""
-    import altair as alt
-
-    return alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3) if along.axis else None
-
-
-def _length_axis(along: ComparisonLine) -> "alt.X":
-    import altair as alt
-
-    values = [along.length(one) for one in along.sized]
-    scale = alt.Scale(type="log", base=2, domain=[values[0] / 1.15, values[-1] * 1.15], nice=False)
-    return alt.X("x:Q", title=along.axis, scale=scale, axis=alt.Axis(values=values, format="d"))
-
-
-def _domain(ends: Sequence[float]) -> tuple[float, float]:
-    """The ends of a logarithmic axis: room around the points."""
-    room = max((max(ends) / min(ends)) ** 0.06, 1.01)
-    return min(ends) / room, max(ends) * room
 
 
 def _lines(along: ComparisonLine) -> "alt.LayerChart":

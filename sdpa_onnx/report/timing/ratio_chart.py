@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.report.text.chart_style import INK, PAPER, in_rows, labels_expression, looks
+from sdpa_onnx.report.text.chart_axes import case_axis, coded, domain_around, legend
+from sdpa_onnx.report.text.chart_style import INK, PAPER, in_rows, looks
 from sdpa_onnx.report.text.chart_titles import ChartKind, chart_title
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.text.ticks import ticks
@@ -39,8 +40,7 @@ def ratio_chart(picture: RatioPicture, names: Sequence[str], *, title: str = "")
     ends = [
         end for panel in picture.panels for case in panel.cases for one in case.points for end in (one.low, one.high)
     ]
-    room = max((max(*ends, 1.0) / min(*ends, 1.0)) ** 0.06, 1.01)
-    domain = min(*ends, 1.0) / room, max(*ends, 1.0) * room
+    domain = domain_around([*ends, 1.0])
     left_out = sum(panel.left_out for panel in picture.panels)
     note = f" {count(left_out, 'case')} with smaller effects not drawn." if left_out else ""
     return in_rows(
@@ -59,23 +59,12 @@ def _panel(
     lanes = list(_lanes(panel.cases))
     last = lanes[-1]["y"] if lanes else 0.0
     centres = _centres(panel.cases)
-    shown, colours, shapes = looks(names, picture.series)
-    legend = alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3)
-    colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
-    shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=shapes), legend=legend)
+    colour, shape = coded("series", looks(names, picture.series), legend(3))
     side = f"faster  \N{LEFTWARDS ARROW}  time / time of {picture.baseline}  \N{RIGHTWARDS ARROW}  slower"
     axis = alt.Axis(values=ticks(*domain), format="~g", orient="top", labelOverlap="greedy", labelSeparation=4)
     x = alt.X("x:Q", title=side, scale=alt.Scale(type="log", domain=list(domain), nice=False), axis=axis)
     scale = alt.Scale(domain=[-0.8, float(last) + 0.8], reverse=True, nice=False, zero=False)
-    labels = alt.Axis(
-        values=centres,
-        labelExpr=labels_expression(centres, [case.label for case in panel.cases]),
-        labelLimit=0,
-        grid=False,
-        ticks=False,
-        domain=False,
-        labelPadding=8,
-    )
+    labels = case_axis(centres, [case.label for case in panel.cases])
     y = alt.Y("y:Q", title=None, scale=scale, axis=labels)
     tips = [alt.Tooltip(f"{field}:N", title=title) for field, title in _TOOLTIPS.items()]
     base = alt.Chart(alt.InlineData(values=lanes)).encode(y=y, color=colour, tooltip=tips)

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.report.text.chart_style import INK, in_rows, labels_expression, looks
+from sdpa_onnx.report.text.chart_axes import case_axis, coded, legend
+from sdpa_onnx.report.text.chart_style import INK, in_rows, looks
 from sdpa_onnx.report.text.chart_titles import ChartKind, chart_title
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.timing.roof_points import RoofPicture
@@ -37,26 +38,16 @@ def roof_chart(picture: RoofPicture, names: Sequence[str]) -> "alt.ConcatChart":
     import altair as alt  # late: 0.5 s
 
     bars = list(_rows(picture))
-    shown, colours, _ = looks(names, (str(bar["series"]) for bar in bars))
+    colour, _ = coded("series", looks(names, (str(bar["series"]) for bar in bars)), legend(3))
     longest = max(1.0, *(float(bar["x"]) for bar in bars)) * 1.04
     scale = alt.Scale(domain=[0, longest], nice=False)
     percents = alt.Axis(format=".0%", orient="top", tickCount=6)
     x = alt.X("x:Q", title="share of the roof", scale=scale, axis=percents)
     centres = [(int(rows[0]["lane"]) + int(rows[-1]["lane"])) / 2 for rows in _by_case(bars)]
-    labels = alt.Axis(
-        values=centres,
-        labelExpr=labels_expression(centres, [case.label for case in picture.cases]),
-        labelLimit=0,
-        grid=False,
-        ticks=False,
-        domain=False,
-        labelPadding=8,
-    )
+    labels = case_axis(centres, [case.label for case in picture.cases])
     last = int(bars[-1]["lane"])
     down = alt.Scale(domain=[-1, last + 1], reverse=True, nice=False, zero=False)
     y = alt.Y("top:Q", title=None, scale=down, axis=labels)
-    legend = alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3)
-    colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
     tips = [alt.Tooltip(f"{field}:N", title=title) for field, title in _TOOLTIPS.items()]
     data = alt.Chart(alt.InlineData(values=bars)).mark_rect()
     roof = alt.Chart(alt.InlineData(values=[{"x": 1.0}])).mark_rule(color=INK, strokeWidth=1.5, strokeDash=[5, 4])

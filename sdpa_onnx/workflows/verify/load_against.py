@@ -34,16 +34,17 @@ def load_against(source: ModelSource, against: object) -> OnnxModel:
         return model
     import torch
 
-    from sdpa_onnx.torch_export.targets import resolve_target, sample_of
+    from sdpa_onnx.torch_export.targets import find_module, sample_of
 
     if isinstance(against, str):
-        target = resolve_target(against)
-        return _bound(model, target.module, target.sample_inputs, against)
-    if not isinstance(against, torch.nn.Module):
+        _, module, sample = find_module(against)
+        name = against
+    elif isinstance(against, torch.nn.Module):
+        name, module = type(against).__name__, against
+        sample = sample_of(module, name=name)
+    else:
         raise PlanError(f"A {type(against).__name__} is no PyTorch module.", hint="Give a module or its name.")
-    name = type(against).__name__
-    sample = sample_of(against, name=name)
-    return replace(model, source=against, bind=None) if sample is None else _bound(model, against, sample, name)
+    return replace(model, source=module, bind=None) if sample is None else _bound(model, module, sample, name)
 
 
 def _bound(model: OnnxModel, module: "nn.Module", sample: "SampleInputs", name: str) -> OnnxModel:
