@@ -68,8 +68,9 @@ class CaseNames:
         """
         targets = list(dict.fromkeys(record.target for record in records))
         middle, kind = self.middle or records[0], case_kind(records[0])
-        # The length is named even if the central case has it, where the same is computed at another length too.
-        with_length = kind in self.varied and kind != case_kind(middle)
+        # The length is named even if the central case has it, where the same is computed at another length too; of the
+        # central case itself, because a name without any size would seem to be for all.
+        with_length = kind in self.varied and (kind != case_kind(middle) or any(one is middle for one in records))
         is_open = self.with_causal and not any(is_masked(record) for record in records)
         target = "" if targets == [middle.target] else _targets_words(targets, is_open=is_open)
         options = {case_in_words(record, self.common, without=_SIZES) for record in records}

@@ -9,7 +9,7 @@ from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.ratio_chart import ratio_chart
 from sdpa_onnx.report.timing.ratio_points import ratio_picture
 from sdpa_onnx.report.timing.roof_points import roof_picture
-from tests.report.synthetic import header, quick_records
+from tests.report.synthetic import comparison, header, quick_records
 
 CEILINGS = {"gemm_flops_per_second": 1e11, "exps_per_second": 1e9}
 
@@ -53,3 +53,18 @@ def test_the_stable_id_is_in_the_tooltip() -> None:
     ids = {record.case for record in records if isinstance(record, TimingRecord)}
     assert "case id" in drawn
     assert all(one in drawn for one in ids)
+
+
+def test_the_central_case_has_its_length() -> None:
+    """Next to causal cases it would be "not causal", as if it had every length."""
+    lengths = (128, 256, 512)
+    open_cases = [record for length in lengths for record in comparison(seq_len=length)]
+    found = comparisons([*open_cases, *comparison(seq_len=256, causal=True)])
+    names = case_names(found, usual_factors(open_cases))
+    assert names.usual.startswith("attention without projections, batch 1, length 256")
+    assert [names.of([one.first]) for one in found] == [
+        "not causal, length 128",
+        "not causal, length 256",
+        "not causal, length 512",
+        "causal",
+    ]
