@@ -42,7 +42,7 @@ exports.InferenceSession = { async create(path) {
   console.log('loading');
   const behaviour = require('fs').readFileSync(path, 'utf8');
   if (behaviour === 'fails') throw new Error('no such operator\\n    at place.js:7');
-  return { inputNames: ['x'], async run({ x }) {
+  return { inputNames: ['x'], async release() {}, async run({ x }) {
     runs += 1;
     console.log('running');
     if (behaviour === 'aborts') { console.error('FATAL ERROR: no memory\\n 1: 0xb8 frame\\n'); process.abort(); }
@@ -67,11 +67,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def load(folder: Path) -> Iterator[Callable[[str], Any]]:
+def load(folder: Path) -> Iterator[Callable[..., Any]]:
     """Loads a model that is a behaviour."""
     found = []
 
-    def _load(behaviour: str) -> Any:
+    def _load(behaviour: str, purpose: str = "agreement") -> Any:
         (folder / "model").write_text(behaviour, encoding="utf-8")
         job: dict[str, Any] = {
             "model": str(folder / "model"),
@@ -80,7 +80,7 @@ def load(folder: Path) -> Iterator[Callable[[str], Any]]:
             "settings": {},
             "report": None,
         }
-        found.append(OrtNode().open({**job, "inputs": ["x"], "outputs": ["y", "runs"]}))
+        found.append(OrtNode().open({**job, "purpose": purpose, "inputs": ["x"], "outputs": ["y", "runs"]}))
         return found[-1]
 
     yield _load
@@ -133,7 +133,7 @@ def test_bfloat16_is_refused_before_loading(engine: type[OrtNode]) -> None:
 
 
 @needs_node
-def test_prints_stay_inside(load: Callable[[str], Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_prints_stay_inside(load: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> None:
     """What the package prints is no reply, and reaches neither of our streams."""
     prepared = load("doubles").prepare(_bits(1, 2))
     prepared.first_run()
@@ -142,7 +142,7 @@ def test_prints_stay_inside(load: Callable[[str], Any], capfd: pytest.CaptureFix
 
 
 @needs_node
-def test_an_error_is_its_first_line(load: Callable[[str], Any]) -> None:
+def test_an_error_is_its_first_line(load: Callable[..., Any]) -> None:
     """Places in a source are left out."""
     with pytest.raises(RuntimeError) as caught:
         load("fails")
@@ -150,7 +150,7 @@ def test_an_error_is_its_first_line(load: Callable[[str], Any]) -> None:
 
 
 @needs_node
-def test_a_crash_has_its_reason(load: Callable[[str], Any]) -> None:
+def test_a_crash_has_its_reason(load: Callable[..., Any]) -> None:
     """The signal, and the line that gives the reason, not the frames after it; every request after it fails too."""
     prepared = load("aborts").prepare(_bits(1))
     for _ in range(2):
@@ -159,7 +159,7 @@ def test_a_crash_has_its_reason(load: Callable[[str], Any]) -> None:
 
 
 @needs_node
-def test_a_killed_process(load: Callable[[str], Any]) -> None:
+def test_a_killed_process(load: Callable[..., Any]) -> None:
     """It is an error, and gives no earlier result."""
     loaded = load("doubles")
     prepared = loaded.prepare(_bits(1))
@@ -171,7 +171,7 @@ def test_a_killed_process(load: Callable[[str], Any]) -> None:
 
 
 @needs_node
-def test_a_hang_is_ended_by_close(load: Callable[[str], Any]) -> None:
+def test_a_hang_is_ended_by_close(load: Callable[..., Any]) -> None:
     """The thread that waits gets an error."""
     loaded = load("hangs")
     prepared = loaded.prepare(_bits(1))
@@ -203,7 +203,7 @@ import numpy as np
 from sdpa_onnx.runtimes.worker import memory
 from sdpa_onnx.runtimes.worker.engines.javascript import OrtNode
 job = {{"model": {str(folder / "model")!r}, "folder": None, "threads": 1, "settings": {{}}, "report": None}}
-loaded = OrtNode().open({{**job, "inputs": ["x"], "outputs": ["y", "runs"]}})
+loaded = OrtNode().open({{**job, "purpose": "timing", "inputs": ["x"], "outputs": ["y", "runs"]}})
 prepared = loaded.prepare({{"x": (np.ones(2, np.float32), 1)}})
 print(loaded.process, flush=True)
 prepared.first_run()
@@ -232,7 +232,7 @@ def _is_alive(process: int) -> bool:
 
 
 @needs_node
-def test_a_visit_takes_turns_and_is_timed_in_node(load: Callable[[str], Any]) -> None:
+def test_a_visit_takes_turns_and_is_timed_in_node(load: Callable[..., Any]) -> None:
     """Each call is one run of the input whose turn it is, and no message."""
     loaded = load("doubles")
     prepared = [loaded.prepare(_bits(value)) for value in (1, 2, 3)]
@@ -252,7 +252,27 @@ def test_a_visit_takes_turns_and_is_timed_in_node(load: Callable[[str], Any]) ->
 
 
 @needs_node
-def test_an_interrupted_request_ends_node(load: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_serves_the_next_model(load: Callable[..., Any]) -> None:
+    """Where nothing failed; a second model that is open has its own, and so has one with other threads."""
+    first = load("doubles")
+    prepared = first.prepare(_bits(1))
+    prepared.first_run()
+    beside = load("doubles")
+    assert beside.process != first.process
+    first.close()
+    after = load("doubles")
+    assert after.process == first.process
+    with pytest.raises(RuntimeError):
+        after._child.ask("outputs", number=1)  # of the model before
+    after.close()
+    assert not _is_alive(after.process)
+    timed = load("doubles", purpose="timing")
+    timed.close()  # memory that it freed would not be counted again
+    assert not _is_alive(timed.process)
+
+
+@needs_node
+def test_an_interrupted_request_ends_node(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reply would be taken for that of the next request."""
     loaded = load("doubles")
     prepared = loaded.prepare(_bits(1))

@@ -22,6 +22,10 @@ _OPERATOR = re.compile(r'failed to legalize operation .*?name = "onnx\.(\w+)"')
 _RUNNING = re.compile(r"Error invoking function: \S+:\d+: ([^\n]*)")
 
 
+# Seen in 3.13.0.
+_NO_OPERATORS = frozenset({"Attention", "MultiHeadAttention"})
+
+
 class Iree:
     """Opens models in IREE."""
 
@@ -44,6 +48,13 @@ class Iree:
             return f"cannot lower the operator {operator[1]}"
         line = compiler[1] if compiler else running[1] if running else (text.strip().splitlines() or [""])[0]
         return line.partition("; while invoking")[0].strip().rstrip(".;")
+
+    def refuses(self, nodes: list[Any]) -> str | None:
+        """Attention in one node, which its importer does not lower."""
+        for node in nodes:
+            if node["op_type"] in _NO_OPERATORS:
+                return f"IREE does not lower the operator {node['op_type']}"
+        return None
 
     def open(self, job: dict[str, Any]) -> _Opened:
         """Import and compile the model, which starts the compiler of IREE's package."""

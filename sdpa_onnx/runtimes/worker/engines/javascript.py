@@ -100,7 +100,7 @@ class OrtNode:
         """Start Node and create the session there."""
         if reason := self.unavailable():
             raise RefusalError(f"cannot start: {reason}")
-        child = _Node(_node_modules(self.package), self.package)
+        child = _node(_node_modules(self.package), self.package, job["threads"])
         try:
             return _Opened(child, job)
         except BaseException:
@@ -123,6 +123,7 @@ class _Opened:
     def __init__(self, child: _Node, job: dict[str, Any]) -> None:
         self._child = child
         self._outputs = job["outputs"]
+        self._is_timed = job["purpose"] == "timing"
         self._count = 0
         self._optimised: str | None = None
         options = dict(job["settings"])
@@ -161,8 +162,11 @@ class _Opened:
         return {"assigned": {_CPU: {}}, "provider": _CPU, "optimised": self._optimised, **threads}
 
     def close(self) -> None:
-        """End Node, also where a call hangs."""
-        self._child.close()
+        """End Node where a call hangs, something failed or memory was measured; else keep it for the next model."""
+        if self._is_timed:
+            self._child.close()
+        else:
+            self._child.give_back()
 
 
 class _Prepared:
@@ -192,10 +196,13 @@ class _Prepared:
 
 
 class _Node:
-    """A Node process with one package."""
+    """A Node process with one package, for one model at a time."""
 
     def __init__(self, folder: Path, package: str) -> None:
         self.package = package
+        # What it was started for, and whether another model may follow: no request runs, and none failed.
+        self.key: tuple[object, ...] = ()
+        self._is_good = True
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it ends with the process
         replies, theirs = os.pipe()
         program = ["node", "--expose-gc", str(_WORKER), str(folder), package, str(theirs), str(os.getpid())]
@@ -214,6 +221,7 @@ class _Node:
 
     def ask(self, request: str, arrays: dict[str, Any] | None = None, **fields: Any) -> tuple[dict[str, Any], Any]:
         """Send a request; the header and the arrays of the reply."""
+        was_good, self._is_good = self._is_good, False
         try:
             self._send(request, arrays or {}, fields)
             (size,) = np.frombuffer(self._read(4), "<u4")
@@ -226,10 +234,26 @@ class _Node:
             raise
         if "error" in header:
             raise RuntimeError(header["error"])
+        self._is_good = was_good
         return header, found
+
+    def give_back(self) -> None:
+        """Free the model, and keep the process for another one."""
+        if self._is_good:
+            with contextlib.suppress(RuntimeError):
+                self.ask("release")
+                self._errors.seek(0)  # the process writes from here on too
+                self._errors.truncate()
+        if not self._is_good:
+            self.close()
+            return
+        _FREE.append(self)
+        while len(_FREE) > _MOST_FREE:
+            _FREE.pop(0).close()
 
     def close(self) -> None:
         """End it now."""
+        self._is_good = False
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self._replies, self._errors):
@@ -277,6 +301,23 @@ class _Node:
         reason = next((line for line in said if _REASON.match(line)), said[-1] if said else "")
         ended = signal.Signals(-status).name if status < 0 else f"exit code {status}"
         return f"Node ended with {ended}{': ' + reason if reason else ''}"
+
+
+# Processes whose model was closed; a start takes longer than a small model.
+_FREE: list[_Node] = []
+_MOST_FREE = 2
+
+
+def _node(folder: Path, package: str, threads: int) -> _Node:
+    """A process that has no model: in WebAssembly the first one fixes the threads."""
+    key = (os.getpid(), folder, package, threads)
+    for kept in _FREE:
+        if kept.key == key:
+            _FREE.remove(kept)
+            return kept
+    started = _Node(folder, package)
+    started.key = key
+    return started
 
 
 def _node_modules(package: str) -> Path:

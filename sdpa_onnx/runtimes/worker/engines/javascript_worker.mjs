@@ -44,6 +44,12 @@ const requests = {
     return [{ threads: Number.isNaN(used) ? null : used, inputs: session.inputNames }];
   },
 
+  async release() {
+    await session.release();
+    problems.clear();
+    return [{}];
+  },
+
   async feed({ number, arrays }, bytes) {
     const tensors = arrays.map(({ type, shape }, index) => {
       const { buffer, byteLength } = bytes[index];

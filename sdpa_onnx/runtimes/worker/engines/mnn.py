@@ -31,6 +31,10 @@ _PLACE = re.compile(r"^\[[\d:]+\] \S*:\d+: |(?: in|:|for|==>)? */\S+|^\[ERROR\] 
 _WIDEST = np.iinfo(np.int32)
 
 
+# Seen in 3.6.1.
+_NO_OPERATORS = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
+
+
 class Mnn:
     """Opens models in MNN."""
 
@@ -50,8 +54,10 @@ class Mnn:
         }
 
     def refuses(self, nodes: list[Any]) -> str | None:
-        """What its converter takes and computes as something else."""
+        """What its converter takes and computes as something else, and attention in one node, which it has not."""
         for node in nodes:
+            if node["op_type"] in _NO_OPERATORS:
+                return f"MNN has no operator {node['op_type']}"
             for dtype in ("bfloat16", "float64"):
                 if dtype in node["types"]:
                     return f"has no {dtype}"
