@@ -289,11 +289,6 @@ def test_an_interrupted_request_ends_node(load: Callable[..., Any], monkeypatch:
         prepared.outputs()
 
 
-def test_the_worker_is_in_the_package() -> None:
-    """hatch packs every file that git has in the package's folder."""
-    assert (ROOT / "sdpa_onnx/runtimes/worker/engines/javascript_worker.mjs").is_file()
-
-
 @pytest.fixture(params=_ENGINES, ids=lambda engine: engine.name)
 def engine(request: pytest.FixtureRequest) -> OrtNode:
     """One with ONNX Runtime's own package."""
@@ -328,6 +323,20 @@ def test_every_type_comes_back(engine: OrtNode, shape: tuple[int, ...]) -> None:
     for word, array in arrays.items():
         np.testing.assert_array_equal(found[f"{word}_out"][0], array, strict=True)
         assert found[f"{word}_out"][1] == kinds[word]
+
+
+def test_the_optimised_graph_is_read(tmp_path: Path) -> None:
+    """By onnxruntime-node, at loading or afterwards; the session that is open stays as it is."""
+    if isinstance(available := _available(OrtNode()), Unsupported):
+        pytest.skip(available.reason)
+    for report, folder in ((str(tmp_path), "other"), (None, str(tmp_path))):
+        loaded = opened(OrtNode(), plain_model(), report=report)
+        first = result_of(loaded, drawn(RAGGED))
+        path = loaded.ran(folder, with_graph=True)["optimised"]
+        assert Path(path).parent == tmp_path
+        assert "Transpose" not in {node.op_type for node in onnx.load(path).graph.node}  # fused into the product
+        np.testing.assert_array_equal(result_of(loaded, drawn(RAGGED)), first)
+        loaded.close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux reports memory")

@@ -32,6 +32,8 @@ __all__ = ["OrtNode", "OrtWeb"]
 FOLDER_VARIABLE = "SDPA_ONNX_NODE_MODULES"
 _WORKER = Path(__file__).with_name("javascript_worker.mjs")
 _CPU = "CPUExecutionProvider"
+# The package that can write the graph after optimisation, and its option for it.
+_CAN_WRITE, _WRITES = "onnxruntime-node", "optimizedModelFilePath"
 # onnx.TensorProto -> what ONNX Runtime calls the type in JavaScript, which are numpy's words too.
 _TYPES = {
     1: "float32",
@@ -126,15 +128,11 @@ class _Opened:
         self._is_timed = job["purpose"] == "timing"
         self._count = 0
         self._optimised: str | None = None
+        self._job = job
         options = dict(job["settings"])
-        if child.package == "onnxruntime-node" and job["report"] is not None:
-            self._optimised = options["optimizedModelFilePath"] = str(Path(job["report"]) / "optimised.onnx")
-        with model_file(job) as path:
-            files = data_files(Path(path).read_bytes()) if child.package == "onnxruntime-web" else []
-            folder = str(Path(path).parent)
-            opened, _ = child.ask(
-                "open", path=path, files=files, folder=folder, threads=job["threads"], options=options
-            )
+        if job["report"] is not None and child.package == _CAN_WRITE:
+            self._optimised = options[_WRITES] = str(Path(job["report"]) / "optimised.onnx")
+        opened = self._ask_for_session("open", options)
         self._inputs, self._threads = set(opened["inputs"]), opened["threads"]
         self.process = child.process.pid
 
@@ -156,10 +154,22 @@ class _Opened:
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """The threads that are there, and the optimised graph, where the package can write it."""
+        optimised = self._optimised
+        if with_graph and optimised is None and self._child.package == _CAN_WRITE:
+            optimised = str(Path(folder).resolve() / "optimised.onnx")
+            self._ask_for_session("write", {**self._job["settings"], _WRITES: optimised})
         threads = {} if self._threads is None else {"threads": self._threads}
-        if self._optimised is None:
-            return {"assigned": {_CPU: {}}, **threads}
-        return {"assigned": {_CPU: {}}, "provider": _CPU, "optimised": self._optimised, **threads}
+        graph = {} if optimised is None else {"provider": _CPU, "optimised": optimised}
+        return {"assigned": {_CPU: {}}, **graph, **threads}
+
+    def _ask_for_session(self, request: str, options: dict[str, Any]) -> dict[str, Any]:
+        with model_file(self._job) as path:
+            files = data_files(Path(path).read_bytes()) if self._child.package == "onnxruntime-web" else []
+            folder, threads = str(Path(path).parent), self._job["threads"]
+            opened, _ = self._child.ask(
+                request, path=path, files=files, folder=folder, threads=threads, options=options
+            )
+            return opened
 
     def close(self) -> None:
         """End Node where a call hangs, something failed or memory was measured; else keep it for the next model."""

@@ -44,6 +44,12 @@ const requests = {
     return [{ threads: Number.isNaN(used) ? null : used, inputs: session.inputNames }];
   },
 
+  async write({ path, options }) {
+    const other = await ort.InferenceSession.create(path, options);
+    await other.release();
+    return [{}];
+  },
+
   async release() {
     await session.release();
     problems.clear();
