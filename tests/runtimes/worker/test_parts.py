@@ -24,6 +24,7 @@ _PACKAGES = {
     "emx": ("emx_onnx_cgen", "onnx"),
     "iree": ("iree", "onnx"),
     "mnn": ("MNN", "_tools"),
+    "fixed_sizes": ("onnx",),
     "model_file": ("onnx",),
     "nxrt": ("nxrt", "ml_dtypes"),
     "onnxruntime_import": ("onnxruntime",),
