@@ -103,6 +103,16 @@ def dynamic(path: Path, target: Path) -> None:
         quantize_dynamic(path, target)
 
 
+def few_bits(path: Path, target: Path, *, bits: int, is_symmetric: bool) -> None:
+    """Quantise the weights of a file in blocks: MatMulNBits."""
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(onnx.load(path), bits=bits, block_size=16, is_symmetric=is_symmetric)
+    with _silent():
+        quantizer.process()
+    quantizer.model.save_model_to_file(str(target))
+
+
 def half(path: Path, target: Path, *, keep_io_types: bool, convert: Callable[..., onnx.ModelProto]) -> None:
     """Convert a file to float16."""
     with _silent():
