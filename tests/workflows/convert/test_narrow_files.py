@@ -98,6 +98,7 @@ def _converted(path: Path, form: Form) -> Any:
     return convert_for(task, form, LowerOptions(), again=True)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "source"), CONVERTED)
 def test_narrow_files_are_converted(tmp_path: Path, kind: str, source: str) -> None:
     """The form is proved against the file, and its other nodes stay as they are."""
