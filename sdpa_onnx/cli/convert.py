@@ -100,7 +100,7 @@ def convert(
             seed=seed,
             threads=threads,
             patience_seconds=timeout,
-            on_size=lambda size, of: progress.at(f"proving: {size} of {of} sizes"),
+            on_size=progress.sizes("proving", after=None),
         )
         task = ConversionTask(path=model, output=output, opset=opset, proof=proof, rows_may_be_empty=not no_empty_rows)
         if form == "auto":

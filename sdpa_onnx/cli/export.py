@@ -37,7 +37,7 @@ from sdpa_onnx.cli.options import (
 from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.process.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, print_plain, show_result
-from sdpa_onnx.cli.step_progress import StepProgress
+from sdpa_onnx.cli.step_progress import LADDER_RUNS, StepProgress
 from sdpa_onnx.cli.time_limit import command_deadline
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.errors import PlanError
@@ -325,7 +325,7 @@ def _export(
             runtime=runtime,
             path=output,
             seed=seed,
-            on_size=lambda done, of: progress.at(f"proving axes: {done} of {of} sizes"),
+            on_size=progress.sizes("proving axes", after=None if request.form in ("blocked", "auto") else LADDER_RUNS),
             patience_seconds=patience_seconds,
             write=lambda model, where: request.write(model, where, progress.at),
         )

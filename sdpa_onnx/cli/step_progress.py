@@ -1,7 +1,8 @@
-"""Progress of a command whose duration is not known: the elapsed time and the current step, on stderr.
+"""Progress of a command of a few steps: the elapsed time, the current step and, where it is known, the time left.
 
-On a terminal a status line that changes every second, on a pipe a line every 15 seconds. No percentage and no time
-left: nothing measured them. `progress.py` has both, for jobs of many parts.
+On stderr: on a terminal a status line that changes every second, on a pipe a line every 15 seconds. The time left is
+shown only to a command that reports which share of its work is done: it is what the work so far took, continued.
+`progress.py` has a percentage too, for jobs of many parts.
 """
 
 import threading
@@ -13,7 +14,14 @@ from typing import Self, TextIO
 from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.progress import SILENT_SECONDS, StatusLine
 
-__all__ = ["StepProgress"]
+__all__ = ["LADDER_RUNS", "StepProgress"]
+
+# What judging an export at one size and every spread takes after the proof of its axes, in runs of that proof: see
+# tests/cli/test_step_progress.py. A form with blocks is judged at long sizes too, which take much longer.
+LADDER_RUNS = 1.5
+
+# Less is not worth a number.
+_LEAST_LEFT_SECONDS = 1.0
 
 
 class StepProgress:
@@ -39,6 +47,9 @@ class StepProgress:
         self._start = now()
         self._line = StatusLine(stream, self._start)
         self._tick_seconds = tick_seconds
+        # The time and share of the first report, and when the work ends at the pace of the last.
+        self._first: tuple[float, float] | None = None
+        self._end: float | None = None
         self._ended = threading.Event()
         self._is_silent = requested_detail() is Detail.QUIET
         self._thread: threading.Thread | None = None
@@ -65,6 +76,31 @@ class StepProgress:
         self._step = step
         self._draw()
 
+    def sizes(self, step: str, *, after: float | None) -> Callable[[int, int], None]:
+        """Make a function that shows how many runs at other sizes are done, and notes their share.
+
+        Args:
+            step: What they are for.
+            after: The work behind them, in such runs; None = not known, or the runs differ too much.
+        """
+
+        def reach(done: int, of: int) -> None:
+            if after is not None:
+                self.done(done / (of + after))
+            self.at(f"{step}: {done} of {of} sizes")
+
+        return reach
+
+    def done(self, share: float) -> None:
+        """Note which share of the work is done; the first note only starts the clock."""
+        now = self._now()
+        if self._first is None:
+            self._first = (now, share)
+            return
+        began, before = self._first
+        if share > before:
+            self._end = now + (now - began) * (1.0 - share) / (share - before)
+
     def _tick(self) -> None:
         while not self._ended.wait(self._tick_seconds):
             self._draw()
@@ -72,4 +108,6 @@ class StepProgress:
     def _draw(self) -> None:
         now = self._now()
         if not self._is_silent and now - self._start >= SILENT_SECONDS:
-            self._line.write(f"{now - self._start:3.0f} s  {self._step}", now)
+            left = 0.0 if self._end is None else self._end - now
+            words = f", about {left:.0f} s left" if left >= _LEAST_LEFT_SECONDS else ""
+            self._line.write(f"{now - self._start:3.0f} s  {self._step}{words}", now)

@@ -107,6 +107,7 @@ def verify(
                 prove=prove,
                 patience_seconds=timeout,
                 on_step=progress.at,
+                on_share=progress.done,
             )
             records = list(verify_file(loaded, names, check, target=str(model), extras=extras))
     _show(records, as_json=json)

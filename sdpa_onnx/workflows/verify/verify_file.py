@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 
 import msgspec
@@ -43,6 +42,7 @@ from sdpa_onnx.workflows.verify.plant_inputs import records_of_inputs
 from sdpa_onnx.workflows.verify.session_state import check_state, state_behind
 from sdpa_onnx.workflows.verify.site_probes import probe_sites, sites_alone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+from sdpa_onnx.workflows.verify.verify_parts import VerifyPart, VerifyParts, planned_parts
 
 __all__ = ["VerifyExtras", "contradiction_records", "verify_file"]
 
@@ -58,6 +58,7 @@ class VerifyExtras:
             this long without an answer; None = in this process, without a limit.
         axes: Also prove the axes.
         on_step: Called before each part of the work on a runtime: "ort-cpu: step 2 of 4, outputs".
+        on_share: Called with the share of the work that is done, where it is known: one runtime, no planted faults.
     """
 
     keep: Callable[[str, str, Arrays], None] | None = None
@@ -65,6 +66,7 @@ class VerifyExtras:
     patience_seconds: float | None = None
     axes: bool = True
     on_step: Callable[[str], None] = lambda _: None
+    on_share: Callable[[float], None] = lambda _: None
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Runtime]:
@@ -106,6 +108,8 @@ def verify_file(
     yield from contradiction_records(lifted, runtimes[0], target)
     bodies = [*opened_bodies(model)]
     has_own = bool(model.sites) or model.source is not None
+    if bodies or len(runtimes) > 1 or extras.prove:
+        extras = replace(extras, on_share=lambda _: None)
     if not has_own and not bodies:
         require_attention(lifted, target)
         yield from _without_attention(lifted, runtimes, target, check, extras)
@@ -195,45 +199,23 @@ def _on_runtime(
     """Judge a model on one runtime, at sizes inside the limits that its axes have; the record of the axes is last."""
     axes: ExportRecord | None = None
     has_axes = extras.axes and check.inputs is None and not isinstance(runtime.supports(model), Unsupported)
-    reach = _announcer(_parts(check, extras, has_axes=has_axes), extras.on_step)
+    parts = VerifyParts(
+        of=planned_parts(is_drawn=check.inputs is None, proves=extras.prove, has_axes=has_axes),
+        on_step=extras.on_step,
+        on_share=extras.on_share,
+    )
+    reach = parts.reach
     if has_axes:
-        reach(_Part.AXES)
+        reach(VerifyPart.AXES)
         # First, for its limits: at other sizes nothing can be judged.
-        axes = _axes_record(model, runtime, target, check.seed)
+        axes = _axes_record(model, runtime, target, check.seed, on_size=parts.reach_size)
         check = replace(check, sizes=_allowed(axes.limits, check.sizes, given))
     yield from _judged(model, runtime, check, target, expectations, extras, reach)
     if check.inputs is None:
-        reach(_Part.STATE)
+        reach(VerifyPart.STATE)
         yield from check_state(model, runtime, check, target=target, fixed=given)
     if axes is not None:
         yield axes
-
-
-class _Part(StrEnum):
-    """A part of the work on one runtime, in its order; its value is what is shown."""
-
-    AXES = "other sizes"
-    OUTPUTS = "outputs"
-    ALONE = "each attention alone"
-    FAULTS = "planted faults"
-    STATE = "runs after runs"
-
-
-def _parts(check: CheckOptions, extras: VerifyExtras, *, has_axes: bool) -> list[_Part]:
-    """The parts that will run; a disagreement may end them earlier."""
-    is_drawn = check.inputs is None
-    runs = {
-        _Part.AXES: has_axes,
-        _Part.OUTPUTS: True,
-        _Part.ALONE: is_drawn or extras.prove,
-        _Part.FAULTS: extras.prove,
-        _Part.STATE: is_drawn,
-    }
-    return [part for part, applies in runs.items() if applies]
-
-
-def _announcer(parts: Sequence[_Part], on_step: Callable[[str], None]) -> Callable[[_Part], None]:
-    return lambda part: on_step(f"step {parts.index(part) + 1} of {len(parts)}, {part}")
 
 
 def _named(where: str, on_step: Callable[[str], None], step: str) -> None:
@@ -277,10 +259,10 @@ def _judged(
     target: str,
     expectations: ExpectationCache,
     extras: VerifyExtras,
-    reach: Callable[[_Part], None],
+    reach: Callable[[VerifyPart], None],
 ) -> Iterator[Record]:
     """Run the ladder and the probes; find the run or the node behind a disagreement; plant faults if requested."""
-    reach(_Part.OUTPUTS)
+    reach(VerifyPart.OUTPUTS)
     recorder = StepRecorder(also=extras.keep)
     found = check_model(model, runtime, check, target=target, expectations=expectations, keep=recorder)
     yield from found
@@ -297,12 +279,12 @@ def _judged(
     if check.inputs is not None and not extras.prove:
         return
     shapes = {name: array.shape for name, array in next(iter(recorder.steps.values()), {}).items()}
-    reach(_Part.ALONE)
+    reach(VerifyPart.ALONE)
     alone = list(sites_alone(model, runtime, check, shapes))
     if check.inputs is None:
         yield from probe_sites(alone, runtime, target=target, expectations=expectations)
     if extras.prove:
-        reach(_Part.FAULTS)
+        reach(VerifyPart.FAULTS)
         yield from prove_sites(model, runtime, check, alone, target=target)
         yield from records_of_inputs(model, runtime, check, target=target)
 
@@ -358,8 +340,10 @@ def _fixed_axes(
     return record if record.outcome is not Outcome.OK else None
 
 
-def _axes_record(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> ExportRecord:
-    proof = prove_axes(model, runtime, target=target, traced=model.facts.traced, seed=seed)
+def _axes_record(
+    model: OnnxModel, runtime: Runtime, target: str, seed: int, on_size: Callable[[int, int], None] | None = None
+) -> ExportRecord:
+    proof = prove_axes(model, runtime, target=target, traced=model.facts.traced, seed=seed, on_size=on_size)
     return ExportRecord(
         target=target,
         case=target,
