@@ -25,7 +25,7 @@ def _completed(shell: Shell, monkeypatch: pytest.MonkeyPatch, line: str) -> list
         ("sdpa-onnx ver", ["verify"]),
         ("sdpa-onnx verify --aga", ["--against"]),
         ("sdpa-onnx run smo", ["smoke"]),
-        ("sdpa-onnx run ", ["ci", "full", "quick", "smoke"]),
+        ("sdpa-onnx run ", ["across", "ci", "full", "quick", "smoke"]),
         ("sdpa-onnx bench F.onnx --form o", ["ort-mha", "ort-gqa"]),
         ("sdpa-onnx bench F.onnx --form as", ["as-is"]),
         ("sdpa-onnx convert F.onnx --form b", ["blocked"]),

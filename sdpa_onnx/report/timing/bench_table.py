@@ -296,7 +296,7 @@ def _missing(results: Sequence[BenchResult], refused: Sequence[TimingRecord]) ->
     failed = [record for one in results for record in one.records if record.outcome is not Outcome.OK and not is_limit]
     reasons = {(record.arm, record.outcome, plain(record.reason)): None for record in (*refused, *failed)}
     for arm, outcome, reason in reasons:
-        yield f"{arm}: {outcome}. {reason}"
+        yield f"{arm} is skipped: {reason}." if outcome is Outcome.SKIPPED else f"{arm}: {outcome}. {reason}"
 
 
 def _legend(along: ComparisonLine) -> Iterator[str]:
