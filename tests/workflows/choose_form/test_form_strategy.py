@@ -11,6 +11,7 @@ from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind
 from sdpa_onnx.core.records.verdicts import Conformity, Outcome
+from sdpa_onnx.graph.lower.graph_edits import GraphEdits
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.choose_form import choose as auto
@@ -43,7 +44,7 @@ def _written(problem: FormProblem, strategy: FormStrategy, *, own: int) -> OnnxM
     opset = strategy.needed_opset(attention, own=own)
     set_opset(model, opset)
     assert strategy.refusal(attention, opset=opset) is None
-    return OnnxModel(ir=model, sites=(strategy.write(model, attention).site,))
+    return OnnxModel(ir=model, sites=(strategy.write(model, attention, GraphEdits(model)).site,))
 
 
 def test_a_fixed_form_runs_no_runtime() -> None:
@@ -116,7 +117,7 @@ def test_the_fastest_is_chosen_once_for_equal_attentions(monkeypatch: pytest.Mon
         set_opset(model, 18)
         assert strategy.needed_opset(attention, own=18) == 18
         assert strategy.refusal(attention, opset=18) is None
-        strategy.write(model, attention)
+        strategy.write(model, attention, GraphEdits(model))
     assert len(raced) == 1
     assert strategy.word == "decomposed"
     tables = json.loads(strategy.notes["sdpa_onnx.auto"])
@@ -133,7 +134,7 @@ def test_a_choice_is_probed_again_if_another_attention_raises_the_opset(monkeypa
     assert strategy.needed_opset(attention, own=18) == 18
     set_opset(model, 23)
     assert strategy.refusal(attention, opset=23) is None
-    assert strategy.write(model, attention).site.output == "Y"
+    assert strategy.write(model, attention, GraphEdits(model)).site.output == "Y"
 
 
 def test_the_problem_is_read_from_the_graph() -> None:
@@ -161,7 +162,7 @@ def test_options_of_a_fixed_form_are_kept() -> None:
     """The scale is applied where the options place it."""
     model, attention = bare_attention(FormProblem(spec=AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8)))
     set_opset(model, 18)
-    FixedForm(form=Form.DECOMPOSED, options=LowerOptions()).write(model, attention)
+    FixedForm(form=Form.DECOMPOSED, options=LowerOptions()).write(model, attention, GraphEdits(model))
     assert [node.op_type for node in model.graph if node.op_type in ("Mul", "Softmax")] == ["Mul", "Softmax"]
 
 
