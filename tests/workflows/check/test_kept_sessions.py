@@ -4,10 +4,10 @@ from collections import Counter
 
 import onnx
 import pytest
-from sdpa_onnx.runtimes.ort_session import OrtSession
 
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
+from sdpa_onnx.runtimes.worker.engines.onnxruntime import OrtArm
 from sdpa_onnx.workflows.check import lifted_model
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.kept_sessions import kept_sessions
@@ -21,13 +21,13 @@ from tests.graph.models import fixed_batch, fixed_length, fixed_mask
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The sessions of ONNX Runtime that are opened."""
     counts: Counter[str] = Counter()
-    real = OrtSession._open
+    real = OrtArm._open
 
-    def counted(self: OrtSession, path: object) -> object:
+    def counted(self: OrtArm, path: object) -> object:
         counts["opened"] += 1
         return real(self, path)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(OrtSession, "_open", counted)
+    monkeypatch.setattr(OrtArm, "_open", counted)
     return counts
 
 
