@@ -10,8 +10,8 @@ from packaging.utils import canonicalize_name
 from tests.packaging.project import parsed, pins, pyproject, requirements
 
 # The extras of runtimes.
-_IN_TEST = ("emx", "mnn", "nxrt", "openvino", "ort-plugin", "tract")
-_RUNTIMES = (*_IN_TEST, "iree", "ort-plugin")
+_IN_TEST = ("mnn", "nxrt", "openvino", "ort-plugin", "tract")
+_RUNTIMES = (*_IN_TEST, "emx", "iree")
 # Modules whose name is not that of their package, which may not be installed where the tests run.
 _OWNERS = {"iree": ["iree-base-compiler", "iree-base-runtime"], "_tools": ["mnn"]}
 

@@ -126,7 +126,7 @@ def test_a_table_sorts_and_filters(opened: Opened) -> None:
     table.locator("th[aria-sort=ascending]").wait_for()
     keys = [float(cell.get_attribute("data-order") or "nan") for cell in table.locator("tbody td:nth-child(3)").all()]
     assert keys == sorted(keys)
-    table.locator("input[type=search]").fill("attention 23")
+    table.locator("input[type=search]").fill('"attention 23"')
     rows = table.locator("tbody tr").all_inner_texts()
     assert rows
     assert all("attention 23" in row for row in rows)
