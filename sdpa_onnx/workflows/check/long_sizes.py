@@ -5,12 +5,23 @@ added where it fits the limits of memory and time below; what does not fit is re
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from sdpa_onnx.graph.compared_lengths import compared_lengths
 from sdpa_onnx.graph.model import OnnxModel
 
-__all__ = ["is_affordable", "known_lengths", "long_runs", "longest_of", "reach_in_words", "sizes_in_words", "untested"]
+__all__ = [
+    "alike_guesses",
+    "fits_memory",
+    "is_affordable",
+    "known_lengths",
+    "long_runs",
+    "longest_of",
+    "reach_in_words",
+    "sizes_in_words",
+    "untested",
+]
 
 Sizes = Mapping[str, int]
 
@@ -20,6 +31,9 @@ _BEYOND = 37
 _MOST_SCORE_BYTES = 2**28
 # Scores of all attentions: about 10 s in float64 on one core, at 130 ns each.
 _MOST_SCORES = 2**26
+# Scores of one attention at sizes that are only a guess: 512 MiB in float32, and a runtime holds two or three such
+# arrays. One sample of 32 heads at length 2,048 has as many.
+_MOST_GUESSED_SCORES = 2**27
 # Multiplications with weights, weights x rows: about 10 s in float64 on one core.
 _MOST_PRODUCTS = 2**35
 # Lengths beyond those of the ordinary sizes that are tried, the longest first.
@@ -123,7 +137,7 @@ def is_affordable(model: OnnxModel, sizes: Sizes, batches: Collection[str]) -> b
     """Whether a run stays below the limits; every length may be that of queries, and all may be that of keys."""
     lengths = [size for axis, size in sizes.items() if axis not in batches]
     scores = max(lengths) * sum(lengths)
-    heads = [site.spec.q_num_heads for site in model.sites] or [_USUAL_HEADS]
+    heads = _heads(model)
     tensors = (value.const_value for value in model.ir.graph.initializers.values())
     weights = sum(tensor.size for tensor in tensors if tensor is not None)
     return (
@@ -131,6 +145,25 @@ def is_affordable(model: OnnxModel, sizes: Sizes, batches: Collection[str]) -> b
         and sum(heads) * scores <= _MOST_SCORES
         and weights * sum(lengths) <= _MOST_PRODUCTS
     )
+
+
+def fits_memory(model: OnnxModel, sizes: Sizes, batches: Collection[str]) -> bool:
+    """Whether the scores of one attention are few enough for sizes that are only a guess; all samples count."""
+    lengths = [size for axis, size in sizes.items() if axis not in batches] or [1]
+    samples = math.prod(size for axis, size in sizes.items() if axis in batches)
+    return samples * max(_heads(model)) * max(lengths) * sum(lengths) <= _MOST_GUESSED_SCORES
+
+
+def alike_guesses(model: OnnxModel, axes: Sequence[str], numbers: Iterable[int]) -> Iterator[dict[str, int]]:
+    """For each number the sizes with every length as long; two samples, or one where two take too much memory."""
+    batches = model.facts.batch_axes
+    for number in numbers:
+        samples = ({axis: few if axis in batches else number for axis in axes} for few in (2, 1))
+        yield from itertools.islice((sizes for sizes in samples if fits_memory(model, sizes, batches)), 1)
+
+
+def _heads(model: OnnxModel) -> list[int]:
+    return [site.spec.q_num_heads for site in model.sites] or [_USUAL_HEADS]
 
 
 def _of_module(source: object) -> Iterator[int]:

@@ -12,7 +12,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.lower.by_length import branch_lengths
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.check.long_sizes import long_runs, sizes_in_words
+from sdpa_onnx.workflows.check.long_sizes import alike_guesses, long_runs, sizes_in_words
 from sdpa_onnx.workflows.check.mask_inputs import mask_only_axes
 from sdpa_onnx.workflows.check.requested_sizes import require_axes
 from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, size_sets
@@ -89,7 +89,7 @@ class PairedSizes:
             return [*self._long(heads, links, ordinary, least), *ordinary]
         if wanted:
             return wanted
-        guesses = ({axis: 2 if axis in batches else number for axis in axes} for number in likely_sizes(self.source))
+        guesses = alike_guesses(self.source, axes, likely_sizes(self.source))
         guessed = next(filter(runs, itertools.chain([dict(traced)] if traced else [], guesses)), None)
         if guessed is None:
             raise ModelError(

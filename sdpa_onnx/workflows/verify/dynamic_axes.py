@@ -17,6 +17,8 @@ from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSett
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.long_sizes import (
+    alike_guesses,
+    fits_memory,
     known_lengths,
     long_runs,
     longest_of,
@@ -308,15 +310,20 @@ def _guessed(trial: SizeSetTrial, heads: Sequence[str], errors: Sequence[str]) -
     """
     reported = {int(number) for error in errors for number in re.findall(r"\b\d{1,5}\b", error)}
     numbers = sorted(likely_sizes(trial.model), key=lambda number: number not in reported)
-    batches = trial.model.facts.batch_axes
-    choices = [(2, *numbers) if axis in batches else tuple(numbers) for axis in heads]
-    alike = ({axis: 2 if axis in batches else number for axis in heads} for number in numbers)
-    mixed = (dict(zip(heads, sizes, strict=True)) for sizes in itertools.product(*choices))
-    guesses = itertools.islice(itertools.chain(alike, mixed), _GUESSES)
+    guesses = itertools.islice(_guesses(trial.model, heads, numbers), _GUESSES)
     allowed = itertools.takewhile(lambda _: not trial.is_enough(), guesses)
     followed = (follow(trial.links, sizes) for sizes in allowed)
     found = first_that_runs(trial.model, trial.runtime, followed, seed=trial.seed)
     return found if found is not None and trial.run(found, []) is None else None
+
+
+def _guesses(model: OnnxModel, heads: Sequence[str], numbers: Sequence[int]) -> Iterator[dict[str, int]]:
+    """Sizes made of these numbers, and few samples: all axes alike, then mixed; those that take much memory never."""
+    batches = model.facts.batch_axes
+    choices = [(2, *numbers) if axis in batches else tuple(numbers) for axis in heads]
+    mixed = (dict(zip(heads, sizes, strict=True)) for sizes in itertools.product(*choices))
+    yield from alike_guesses(model, heads, numbers)
+    yield from (sizes for sizes in itertools.islice(mixed, _GUESSES) if fits_memory(model, sizes, batches))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
