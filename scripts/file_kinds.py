@@ -4,7 +4,8 @@ Writes files and knows how many attentions each has by its construction; reads a
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,28 @@ def _exported(name: str, exporter: str, folder: Path) -> WrittenFile:
     path = folder / "m.onnx"
     torch.manual_seed(SEED)
     is_old = int(exporter.rpartition("-")[2]) < _SDPA_OPSET
-    export_module(small.build("eager" if is_old else small.attention), small.inputs, exporter, path, output="y")
+    with _axes_from_the_front():
+        export_module(small.build("eager" if is_old else small.attention), small.inputs, exporter, path, output="y")
     return WrittenFile(path=path, attentions=small.attentions, kind=small.kind)
+
+
+@contextmanager
+def _axes_from_the_front() -> Iterator[None]:
+    """Call repeat_interleave with an axis counted from the front, as Cohere does not.
+
+    Seen: torch 2.13's older exporter adds the rank to an axis of -1 in a constant that the graph also uses elsewhere,
+    as a size of a Reshape. Cohere's file then runs at no size.
+    """
+    own = torch.repeat_interleave
+
+    def from_the_front(x: torch.Tensor, repeats: int, dim: int | None = None) -> torch.Tensor:
+        return own(x, repeats, dim=dim if dim is None or dim >= 0 else dim + x.dim())
+
+    torch.repeat_interleave = from_the_front
+    try:
+        yield
+    finally:
+        torch.repeat_interleave = own
 
 
 def _tool(name: str) -> Any:
