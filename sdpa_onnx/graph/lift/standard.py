@@ -36,7 +36,10 @@ def _read(one: ContribNode) -> ContribReading:
     mask = one.get("attn_mask")
     if mask is not None and mask.dtype not in (ir.DataType.BOOL, query.dtype):
         name = "unknown" if mask.dtype is None else mask.dtype.name
-        raise NotReadError(f"the element type of its attn_mask is {name}, neither BOOL nor that of its Q")
+        raise NotReadError(
+            f"the element type of its attn_mask '{mask.name}' is {name}, neither BOOL nor that of its Q (cast it; True "
+            "shows a key)"
+        )
     past_key, past_value = one.past()
     mode = one.integer("qk_matmul_output_mode")
     if mode not in _MODES:

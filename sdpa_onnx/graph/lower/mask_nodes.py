@@ -43,7 +43,9 @@ _HIDDEN_SHARE, SEEN_SHARE = 0.5, 0.25
 def unknown_rank(attention: GraphAttention) -> str | None:
     """Why an attention's mask cannot be used, or None."""
     mask = attention.attn_mask
-    return None if mask is None or mask.shape is not None else f"The rank of the mask '{mask.name}' is unknown."
+    if mask is None or mask.shape is not None:
+        return None
+    return f"The rank of the mask '{mask.name}' is unknown: declare its shape in the file."
 
 
 def with_full_mask(nodes: Nodes, attention: GraphAttention) -> GraphAttention:

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.attention.forms import LowerOptions
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
@@ -47,7 +47,7 @@ def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> 
     if spec.head_dim % _WIDTH_STEP:
         return f"{_OPERATOR} needs a head width that is a multiple of {_WIDTH_STEP}: it is {spec.head_dim}."
     if attention.past_key is not None and not _is_causal(attention):
-        return f"{_OPERATOR} supports a cache of several samples only if it is causal."
+        return f"{_OPERATOR} supports a cache of several samples only if it is causal{_not_causal(attention)}."
     return _lengths_differ(attention) or common_refusal(attention, _OPERATOR)
 
 
@@ -100,6 +100,19 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 def _is_causal(attention: GraphAttention) -> bool:
     """Whether the operator's own causality can be used: lengths of the samples would shift its diagonal."""
     return bounds_of(attention.spec).right == 0 and attention.nonpad_kv_seqlen is None
+
+
+def _not_causal(attention: GraphAttention) -> str:
+    """Why an attention with a cache is not causal, and what to do."""
+    band, mask = attention.mask_band, attention.attn_mask
+    if mask is None:
+        return f": use --form {Form.ORT_MHA}"
+    if band.right != 0:
+        return f", and the mask '{mask.name}' is not: use --form {Form.ORT_MHA}"
+    return (
+        f". The mask '{mask.name}' is causal except where padding hides every key of a query: use --no-empty-rows if "
+        f"no input does that, else --form {Form.ORT_MHA}"
+    )
 
 
 def _attributes(attention: GraphAttention) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def convert_result(done: Conversion, forms: Sequence[FormRecord], path: str, *, 
     found = group_findings(records)
     is_late = any(one.outcome is Outcome.TIMED_OUT for one in (*forms, *records))
     details: list[str | Table] = [
+        *([proof.hint] if proof is not None and proof.hint and done.path is None else ()),
         *(finding_details(found, checks) if done.path is None else ()),
         *_attention_lines(done),
         *_opset_lines(done, opset),

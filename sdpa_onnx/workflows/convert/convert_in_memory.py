@@ -99,4 +99,6 @@ def _require_right(converted: ConvertedModel, proof: ProofOptions, *, target: st
     bad = next((record for record in proved.records if record.outcome is not Outcome.OK), None)
     if bad is not None or not proved.is_right:
         why = bad.diagnosis or bad.reason if bad is not None else "no output could be judged."
-        raise ModelError(f"The result does not compute what the model computes on {proof.runtime}: {why}")
+        raise ModelError(
+            f"The result does not compute what the model computes on {proof.runtime}: {why}", hint=proved.hint or None
+        )

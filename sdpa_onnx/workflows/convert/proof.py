@@ -32,6 +32,7 @@ from sdpa_onnx.workflows.check.output_check import (
     source_agreement,
 )
 from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, failed_record, unsupported_record
+from sdpa_onnx.workflows.convert.empty_rows import hint_of_empty_rows
 from sdpa_onnx.workflows.convert.entered_bodies import EnteredBodies
 from sdpa_onnx.workflows.convert.paired_runs import HIDDEN_ROWS, PairedModels, PairRun, RunEffort
 from sdpa_onnx.workflows.convert.reading_check import judge_reading, judge_source
@@ -53,6 +54,7 @@ class ConversionProof:
         sizes: These size sets, of the axes that may change.
         longest: The longest length among them; 0 where no length may change.
         untested: Windows and compared numbers of both that no length tried goes beyond.
+        hint: What to do where only a mask that hides every key of a query makes it differ; "" otherwise.
     """
 
     records: tuple[AgreementRecord, ...]
@@ -62,6 +64,7 @@ class ConversionProof:
     sizes: tuple[Mapping[str, int], ...] = ()
     longest: int = 0
     untested: tuple[int, ...] = ()
+    hint: str = ""
 
     @property
     def is_right(self) -> bool:
@@ -107,22 +110,26 @@ def prove_conversion(
     if change:
         return ConversionProof(records=(failed_record(result, runtime.name, check, target=target, reason=change),))
     judgements = _Judgements(
-        source=source, result=result, runtime=runtime, target=target, runs_alone=effort.alone and effort.inputs is None
+        source=source,
+        result=result,
+        runtime=runtime,
+        target=target,
+        runs_alone=effort.alone and effort.inputs is None,
+        rows_may_be_empty=effort.rows_may_be_empty,
     )
     pairs = PairedModels(source=source, result=result, runtime=runtime, seed=seed, threads=threads, effort=effort)
     for run in pairs.runs(on_size):
         judgements.add(run)
     proof = judgements.finished()
-    for one in (
-        ()
-        if not effort.alone
-        else _proved_bodies(source, result, runtime, target=target, seed=seed, threads=threads, effort=effort)
-    ):
+    if not effort.alone:
+        return proof
+    for one in _proved_bodies(source, result, runtime, target=target, seed=seed, threads=threads, effort=effort):
         proof = replace(
             proof,
             records=(*proof.records, *one.records),
             source=(*proof.source, *one.source),
             notes=tuple(dict.fromkeys((*proof.notes, *one.notes))),
+            hint=proof.hint or one.hint,
         )
     return proof
 
@@ -193,6 +200,7 @@ class _Judgements:
     runtime: Runtime
     target: str
     runs_alone: bool
+    rows_may_be_empty: bool
     expectations: ExpectationCache = field(default_factory=ExpectationCache)
     records: list[AgreementRecord] = field(default_factory=list)
     own: list[AgreementRecord] = field(default_factory=list)
@@ -200,6 +208,7 @@ class _Judgements:
     notes: dict[str, None] = field(default_factory=dict)
     sizes: list[Mapping[str, int]] = field(default_factory=list)
     around: Feeds = field(default_factory=dict)
+    with_hidden: Feeds = field(default_factory=dict)
     entered: EnteredBodies = field(init=False)
 
     def __post_init__(self) -> None:
@@ -224,6 +233,8 @@ class _Judgements:
             )
             return
         self.around = tapped
+        if run.step.word == HIDDEN_ROWS:
+            self.with_hidden = run.source
         self.entered.note(run.source)
         own = list(judge_source(self._checked(run, self.source), run))
         readings = judge_reading(self._checked(run, self.source), run, own)
@@ -316,6 +327,9 @@ class _Judgements:
             sizes=tuple(self.sizes),
             longest=longest,
             untested=untested(known_lengths([self.source, self.result]), longest),
+            hint=hint_of_empty_rows(
+                self.source.sites, self.with_hidden, self.records, rows_may_be_empty=self.rows_may_be_empty
+            ),
         )
 
     def _judged_output(self, name: str, found: list[tuple[OutputRun, PairRun]]) -> Iterator[AgreementRecord]:

@@ -62,6 +62,7 @@ class _ProofReply(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[dict[str, int], ...] = ()
     longest: int = 0
     untested: tuple[int, ...] = ()
+    hint: str = ""
 
 
 def prove_apart(  # noqa: PLR0913  # one argument per field of the request
@@ -122,6 +123,7 @@ def prove_apart(  # noqa: PLR0913  # one argument per field of the request
         sizes=found.sizes,
         longest=found.longest,
         untested=found.untested,
+        hint=found.hint,
     )
 
 
@@ -164,6 +166,7 @@ def _answer(request: _ProofRequest) -> _ProofReply:
         sizes=tuple(dict(sizes) for sizes in proof.sizes),
         longest=proof.longest,
         untested=proof.untested,
+        hint=proof.hint,
     )
 
 

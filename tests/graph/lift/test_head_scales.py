@@ -179,7 +179,10 @@ REFUSED = {
         "the scale has shape (1, 4, 1, 1, 1), which is not one value a head: node Mul/x5",
     ),
     "divided by zero": ("x = Div (s, odd)", "the scale of a head is not finite: node Div/x"),
-    "after a mask": ("a = Add (s, m)  x = Mul (a, t)", "masked scores are multiplied by one value a head: node Mul/x"),
+    "after a mask": (
+        "a = Add (s, m)  x = Mul (a, t)",
+        "scores masked by 'm' are multiplied by one value a head: node Mul/x (apply the mask after it)",
+    ),
     "after a softcap": (
         "a = Tanh (s)  x = Mul (a, t)",
         "softcapped scores are multiplied by one value a head: node Mul/x",

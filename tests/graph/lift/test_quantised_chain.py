@@ -140,7 +140,7 @@ REFUSED = {
     ),
     "mask after": (
         f"a = Add (s, m)  {pair('a', 'b')}  x = Add (b, m)  {_TAIL}",
-        "masked scores are quantized before another mask: node Add/x",
+        "masked scores are quantized before another mask, 'm': node Add/x (combine the masks into one)",
     ),
     "fill inside the range": (
         f"a = Where (c, s, near)  {pair('a', 'x', 'wide')}  {_TAIL}",

@@ -39,26 +39,43 @@ def only(model: ir.Model) -> FoundAttention:
     return found
 
 
+_ZEROS = (
+    "weights become 0, and it is not proved that only rows that the mask 'm' hides fully do: node Where/h (hide keys "
+    "by the mask alone)"
+)
+
 REFUSED = {
     "axis": ("p = Softmax <axis = 1> (s)  y = MatMul (p, v)", "softmax over axis 1 at node Softmax/p"),
     "scale": (f"x = Mul (s, t)  {_TAIL}", "the scale is not constant: node Mul/x"),
     "inverse": (f"x = Div (two, s)  {_TAIL}", "a value is divided by the scores: node Div/x"),
-    "fill": (f"x = Where (c, s, t)  {_TAIL}", "the fill of hidden scores is not constant: node Where/x"),
+    "fill": (
+        f"x = Where (c, s, t)  {_TAIL}",
+        (
+            "the number that replaces scores under the mask 'c' is not constant: node Where/x (use -inf, or a constant "
+            "of at most -1000)"
+        ),
+    ),
     "high fill": (
         f"x = Where (c, s, five)  {_TAIL}",
-        "scores are replaced by -5, which does not hide them: node Where/x",
+        "the mask 'c' replaces scores by -5, which does not hide them: node Where/x (use -inf, or at most -1000)",
     ),
-    "late softcap": (f"a = Add (s, m)  x = Tanh (a)  {_TAIL}", "Tanh follows a mask: node Tanh/x"),
+    "late softcap": (
+        f"a = Add (s, m)  x = Tanh (a)  {_TAIL}",
+        "Tanh follows the mask 'm': node Tanh/x (apply the mask after Tanh)",
+    ),
     "two softcaps": (f"a = Tanh (s)  x = Tanh (a)  {_TAIL}", "Tanh follows another Tanh: node Tanh/x"),
     "negated": (f"x = Sub (m, s)  {_TAIL}", "the scores are subtracted: node Sub/x"),
     "negative factor": (
         f"a = Add (s, m)  x = Mul (a, five)  {_TAIL}",
-        "masked scores are multiplied by -5: node Mul/x",
+        "scores masked by 'm' are multiplied by -5: node Mul/x (apply the mask after it)",
     ),
     "high limit": (f"x = Clip (s, lowest, two)  {_TAIL}", "scores are limited from above: node Clip/x"),
     "limit that shows": (
         f"x = Max (s, five)  {_TAIL}",
-        "scores are limited from below by a value that is not known to hide them: node Max/x",
+        (
+            "scores are limited from below by a value that is not known to hide them: node Max/x (use a constant of at "
+            "most -1000)"
+        ),
     ),
     "transposed scores": (
         f"x = Transpose <perm = [0, 1, 3, 2]> (s)  {_TAIL}",
@@ -78,23 +95,23 @@ REFUSED = {
     ),
     "guard of rows with a hidden key": (
         f"x = Add (s, m)  {_HIDDEN}  r = ReduceMax <axes = [-1]> (i)  {_GUARDED}",
-        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
+        _ZEROS,
     ),
     "guard of rows with a seen key": (
         f"x = Add (s, m)  {_HIDDEN}  f = ReduceMin <axes = [-1]> (i)  r = Sub (whole, f)  {_GUARDED}",
-        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
+        _ZEROS,
     ),
     "guard of rows with eight hidden keys": (
         f"x = Add (s, m)  {_HIDDEN}  f = ReduceSum (i, last)  e = Equal (f, eight)  r = Cast <to = 6> (e)  {_GUARDED}",
-        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
+        _ZEROS,
     ),
     "guard of low rows": (
         f"x = Add (s, m)  g = ReduceMax <axes = [-1]> (x)  b = Less (g, lowest)  {_SOFTMAX}",
-        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
+        _ZEROS,
     ),
     "guard by NaN of another value": (
         f"x = Add (s, m)  b = IsNaN (m)  {_SOFTMAX}",
-        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
+        _ZEROS,
     ),
     "two products": (
         "p = Softmax (s)  a = MatMul (p, v)  b = MatMul (p, w)  y = Add (a, b)",

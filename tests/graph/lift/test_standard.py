@@ -133,7 +133,10 @@ def test_softmax_precision_is_reported(precision: ir.DataType, is_reported: bool
             {**_PLAIN, "attn_mask": np.ones((5, 7), np.int64)},
             {},
             None,
-            "the element type of its attn_mask is INT64, neither BOOL nor that of its Q.",
+            (
+                "the element type of its attn_mask 'attn_mask' is INT64, neither BOOL nor that of its Q (cast it; True "
+                "shows a key)."
+            ),
         ),
         ({**_PLAIN, "past_key": random(2, 3, 2, 8)}, {}, None, "it has only one of past_key and past_value."),
         (

@@ -135,7 +135,9 @@ def test_mask_of_unknown_rank_is_refused() -> None:
     assert attention.attn_mask is not None
     attention.attn_mask.shape = None
     for form, opset in ((Form.DECOMPOSED, 18), (Form.ATTENTION, 23), (Form.ORT_MHA, 18)):
-        assert refusal(attention, form, opset=opset) == "The rank of the mask 'attn_mask' is unknown."
+        assert refusal(attention, form, opset=opset) == (
+            "The rank of the mask 'attn_mask' is unknown: declare its shape in the file."
+        )
 
 
 @pytest.mark.parametrize("mode", list(QkOutputMode))

@@ -8,6 +8,7 @@ import pytest
 from sdpa_onnx.core.attention.forms import Form, LowerOptions, Workaround
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.graph.lower.lower import refusal
 from tests.graph.lower.canonical import HARD_SPECS, SELF_SIZES, SQUARE, Bare, Size, Trials, all_inputs, drawn
 from tests.graph.models import SPECS
@@ -36,7 +37,7 @@ _REFUSED: dict[str, tuple[Bare, str]] = {
     ),
     "cache, not causal": (
         _self(SPECS["past"]),
-        "GroupQueryAttention supports a cache of several samples only if it is causal.",
+        "GroupQueryAttention supports a cache of several samples only if it is causal: use --form ort-mha.",
     ),
     "lengths": (
         Bare(spec=SPECS["causal"]),
@@ -54,6 +55,21 @@ _REFUSED: dict[str, tuple[Bare, str]] = {
 def test_what_it_cannot_do(bare: Bare, reason: str) -> None:
     """A refusal names the feature."""
     assert refusal(bare.build()[1], Form.ORT_GQA, opset=18) == reason
+
+
+_BANDS = {
+    WindowBounds(right=0): ". The mask 'attn_mask' is causal except where padding hides every key of a query: use "
+    "--no-empty-rows if no input does that, else --form ort-mha.",
+    WindowBounds(): ", and the mask 'attn_mask' is not: use --form ort-mha.",
+}
+
+
+@pytest.mark.parametrize("band", _BANDS)
+def test_cache_with_a_mask_names_the_mask_and_the_option(band: WindowBounds) -> None:
+    """Where only padding keeps a mask from being causal, the option that excludes it is named."""
+    _, attention = _self(replace(SPECS["past"], mask=MaskKind.FLOAT)).build()
+    reason = refusal(replace(attention, mask_band=band), Form.ORT_GQA, opset=18)
+    assert reason == "GroupQueryAttention supports a cache of several samples only if it is causal" + _BANDS[band]
 
 
 _LENGTHS = [

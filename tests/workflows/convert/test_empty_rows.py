@@ -2,17 +2,21 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.graph.lower import blocked_plan
 from sdpa_onnx.graph.model import load_model
+from sdpa_onnx.report.run.convert_text import convert_result
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.convert.convert_file import ProofOptions, convert_and_prove
 from sdpa_onnx.workflows.convert.convert_model import ConvertedModel, convert_model
+from sdpa_onnx.workflows.convert.empty_rows import hides_all
 from sdpa_onnx.workflows.convert.paired_runs import RunEffort
 from sdpa_onnx.workflows.convert.proof import ConversionProof, prove_conversion
 from sdpa_onnx.workflows.convert.proof_process import prove_apart
@@ -71,13 +75,63 @@ def test_claim_is_seen_under_a_mask_that_breaks_it() -> None:
     assert not proof.is_right
     bad = {record.inputs for record in proof.records if record.verdict in ("wrong", "suspicious")}
     assert bad == {"hidden rows"}
+    assert proof.hint == (
+        "Attention 'Softmax/weights': its mask 'mask' can hide every key of a query by -3.4e+38, and such a query "
+        "differs: use --no-empty-rows if no input of yours does that, else --form decomposed."
+    )
 
 
 def test_claim_that_the_graph_itself_breaks_is_refused() -> None:
     """If the graph always hides the first key, its first query sees no key with any input."""
     done = _converted(with_padding(_NO_FIRST), rows_may_be_empty=False)
     assert _lift_notes(done)[0]
-    assert not _proof(done, rows_may_be_empty=False).is_right
+    proof = _proof(done, rows_may_be_empty=False)
+    assert not proof.is_right
+    assert proof.hint == (
+        "Attention 'Softmax/weights': its mask 'mask' hides every key of a query in the file itself, so leave out "
+        "--no-empty-rows."
+    )
+
+
+FLOAT16 = {
+    (): "by -65504, float16's lowest number, next to which large scores still count, and such a query differs: use "
+    "--no-empty-rows if no input of yours does that, else --form decomposed.",
+    (
+        "Where",
+    ): "by -inf, which float16 makes of float32's lowest number, and such a query differs: convert the float32 "
+    "file, then make it float16, since other inputs differ too.",
+}
+
+
+@pytest.mark.parametrize("in_float32", FLOAT16)
+@pytest.mark.slow
+def test_float16_is_named_where_it_changes_the_lowest_number(in_float32: tuple[str, ...], tmp_path: Path) -> None:
+    """onnxruntime's converter makes another number of it, and -inf where the mask is made before a Cast."""
+    half = convert_float_to_float16(with_padding(), keep_io_types=bool(in_float32), op_block_list=list(in_float32))
+    onnx.save(half, tmp_path / "source.onnx")
+    done = convert_and_prove(tmp_path / "source.onnx", tmp_path / "result.onnx", Form.ATTENTION)
+    assert done.proof is not None
+    assert not done.is_right
+    assert done.proof.hint == (
+        "Attention 'Softmax/weights': its mask 'mask' can hide every key of a query " + FLOAT16[in_float32]
+    )
+    assert done.proof.hint in convert_result(done, (), "result.onnx", opset=None).details
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (np.array([[True, False], [False, False]]), True),
+        (np.array([[True, False], [False, True]]), False),
+        (np.array([[0.0, -np.inf], [-np.inf, -np.inf]], np.float16), True),
+        (np.array([[0.0, -np.inf], [-10000.0, -10000.0]], np.float32), False),
+        (np.full((1, 2), np.finfo(np.float32).min, np.float32), True),
+        (np.zeros((2, 0), np.bool_), False),
+    ],
+)
+def test_a_mask_that_hides_all_keys_is_seen(mask: np.ndarray, expected: bool) -> None:
+    """By False, -inf or the lowest number in a row; -10000 leaves the scores to decide."""
+    assert hides_all(mask) is expected
 
 
 def test_python_takes_the_same_word() -> None:

@@ -157,9 +157,12 @@ def _seen(one: ContribNode, query: ir.Value, past_key: ir.Value | None) -> ir.Va
         case 2 | 3 as rank:
             return visible_from_mask(nodes, mask, rank)
         case 4:
-            raise NotReadError("its mask_index has 4 axes (Megatron's mask), which is not read")
+            raise NotReadError(
+                f"its mask_index '{mask.name}' has 4 axes (Megatron's mask), which is not read (use 3: batch, queries, "
+                "keys)"
+            )
         case _:
-            raise NotReadError("the rank of its mask_index is unknown")
+            raise NotReadError(f"the rank of its mask_index '{mask.name}' is unknown (declare its shape in the file)")
 
 
 def _with_present(one: ContribNode, attention: GraphAttention) -> ContribReading:

@@ -41,7 +41,9 @@ def fill_of(one: ContribNode, dtype: Dtype) -> float:
     with np.errstate(over="ignore"):
         fill = float(np.float32(one.number("mask_filter_value", _FILL)).astype(numpy_dtype(dtype)))
     if np.isnan(fill) or fill > 0.0:
-        raise NotReadError(f"its mask_filter_value is {fill:g}, which hides no key")
+        raise NotReadError(
+            f"its mask_filter_value is {fill:g}, which hides no key (set a negative number, such as -10000)"
+        )
     return fill
 
 

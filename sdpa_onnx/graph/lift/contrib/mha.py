@@ -100,7 +100,11 @@ def _seen(
         return None, ()
     dims = one.search.dims_of(mask)
     if dims is None or len(dims) not in (1, 2, 3):
-        raise NotReadError("the rank of its key_padding_mask is not 1, 2 or 3")
+        axes = "an unknown number of" if dims is None else len(dims)
+        raise NotReadError(
+            f"its key_padding_mask '{mask.name}' has {axes} axes instead of 1, 2 or 3 (declare its shape in the file, "
+            "or use attention_bias for a mask of 4 axes)"
+        )
     if len(dims) > 1:
         return visible_from_mask(nodes, mask, len(dims)), ()
     keys = size_of(nodes, operands.key, 1)

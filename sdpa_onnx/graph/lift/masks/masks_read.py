@@ -118,9 +118,14 @@ def _shaped(
     dims = search.dims_of(term.value)
     name = search.name_of(term.node)
     if dims is None:
-        return UnreadReason(f"the rank of the mask is unknown: node {name}")
+        return UnreadReason(
+            f"the rank of the mask '{term.value.name}' is unknown: node {name} (declare its shape in the file)"
+        )
     if len(dims) > term.rank or term.rank > rank:
-        return UnreadReason(f"the mask has more axes than the scores: node {name}")
+        return UnreadReason(
+            f"the mask '{term.value.name}' has more axes than the scores: node {name} (reshape it to batch, heads, "
+            "queries and keys)"
+        )
     if not dims or dims[-1] == 1 or (dims[-1] is None and not _is_as_long(search, term.value, key)):
         mask, dims = _all_keys(search, nodes, mask, key, dims)
     if len(dims) == 1:

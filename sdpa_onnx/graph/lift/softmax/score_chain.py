@@ -76,6 +76,11 @@ class ScoreChain:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def last_mask(self) -> str:
+        """The name of the mask that is applied last; "" without one."""
+        return (self.masks[-1].value.name or "") if self.masks else ""
+
+    @property
     def added(self) -> ir.Value | None:
         """The only mask, if it is added to the scores as it is and they have no sink."""
         (only,) = self.masks if len(self.masks) == 1 and self.sink is None else (None,)
@@ -163,7 +168,10 @@ def _scaled(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
         return UnreadReason(f"scores are scaled after they are quantized: node {name}")
     chain.is_scaled = True
     if chain.masks and factor.number <= 0:
-        return UnreadReason(f"masked scores are multiplied by {factor.number:g}: node {name}")
+        return UnreadReason(
+            f"scores masked by '{chain.last_mask}' are multiplied by {factor.number:g}: node {name} (apply the mask "
+            "after it)"
+        )
     chain.factor *= factor
     chain.softcap *= abs(factor.number)
     chain.masks = [_times(term, factor.number) for term in chain.masks]
@@ -175,8 +183,10 @@ def _scaled_by_head(search: GraphFacts, chain: ScoreChain, step: PathNode) -> Un
     if isinstance(scale, UnreadReason):
         return scale
     if chain.masks or chain.softcap or chain.pairs:
-        scores = "masked scores" if chain.masks else "softcapped scores" if chain.softcap else "quantized scores"
-        return UnreadReason(f"{scores} are multiplied by one value a head: node {search.name_of(step.node)}")
+        masked = f"scores masked by '{chain.last_mask}'"
+        scores = masked if chain.masks else "softcapped scores" if chain.softcap else "quantized scores"
+        advice = " (apply the mask after it)" if chain.masks else ""
+        return UnreadReason(f"{scores} are multiplied by one value a head: node {search.name_of(step.node)}{advice}")
     chain.head_scales.append(scale)
     return None
 
@@ -194,9 +204,9 @@ def _times(term: MaskTerm, number: float) -> MaskTerm:
 
 def _capped(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     if chain.masks or chain.softcap:
-        return UnreadReason(
-            f"Tanh follows {'a mask' if chain.masks else 'another Tanh'}: node {search.name_of(step.node)}"
-        )
+        what = f"the mask '{chain.last_mask}'" if chain.masks else "another Tanh"
+        advice = " (apply the mask after Tanh)" if chain.masks else ""
+        return UnreadReason(f"Tanh follows {what}: node {search.name_of(step.node)}{advice}")
     chain.softcap = 1.0
     return None
 
@@ -207,7 +217,7 @@ def _added(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReaso
     if other is None or (node.op_type == "Sub" and step.position == 1):
         return UnreadReason(f"the scores are subtracted: node {search.name_of(node)}")
     if "masked" in chain.pairs.found:
-        return UnreadReason(f"masked scores are quantized before another mask: node {search.name_of(node)}")
+        return _masked_again(search, node, other)
     factor = -1.0 if node.op_type == "Sub" else 1.0
     chain.masks.append(MaskTerm(node=node, value=other, rank=chain.rank, factor=factor))
     return None
@@ -217,14 +227,29 @@ def _chosen(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
     node = step.node
     fill = search.scalar_of(node.inputs[3 - step.position])
     condition = node.inputs[0]
-    if fill is None or condition is None:
-        return UnreadReason(f"the fill of hidden scores is not constant: node {search.name_of(node)}")
+    if condition is None:
+        return UnreadReason(f"it has no condition: node {search.name_of(node)}")
+    if fill is None:
+        return UnreadReason(
+            f"the number that replaces scores under the mask '{condition.name}' is not constant: node "
+            f"{search.name_of(node)} (use -inf, or a constant of at most {_HIDES:g})"
+        )
     if "masked" in chain.pairs.found:
-        return UnreadReason(f"masked scores are quantized before another mask: node {search.name_of(node)}")
+        return _masked_again(search, node, condition)
     if fill > _HIDES:
-        return UnreadReason(f"scores are replaced by {fill:g}, which does not hide them: node {search.name_of(node)}")
+        return UnreadReason(
+            f"the mask '{condition.name}' replaces scores by {fill:g}, which does not hide them: node "
+            f"{search.name_of(node)} (use -inf, or at most {_HIDES:g})"
+        )
     chain.masks.append(MaskTerm(node=node, value=condition, rank=chain.rank, hides=step.position == 2, fill=fill))
     return None
+
+
+def _masked_again(search: GraphFacts, node: ir.Node, mask: ir.Value) -> UnreadReason:
+    return UnreadReason(
+        f"masked scores are quantized before another mask, '{mask.name}': node {search.name_of(node)} (combine the "
+        "masks into one)"
+    )
 
 
 def _raised(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
@@ -236,7 +261,10 @@ def _raised(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
     limits = [value for position, value in enumerate(node.inputs) if position != step.position and value is not None]
     numbers = [search.scalar_of(value) for value in limits]
     if not numbers or any(number is None or number > _HIDES for number in numbers):
-        return UnreadReason(f"scores are limited from below by a value that is not known to hide them: node {name}")
+        return UnreadReason(
+            f"scores are limited from below by a value that is not known to hide them: node {name} (use a constant of "
+            f"at most {_HIDES:g})"
+        )
     chain.warnings.append(
         f"scores are raised to {max(number for number in numbers if number is not None):g} at node {name}: "
         "a query without visible keys is a mean in the source and 0 in the result"

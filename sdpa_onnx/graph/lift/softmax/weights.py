@@ -68,7 +68,10 @@ def read_weights(
             rank = len(after)
         elif _puts_zero(search, step):
             name = search.name_of(node)
-            return UnreadReason(f"weights become 0, and it is not proved that only fully masked rows do: node {name}")
+            rows = f"rows that the mask '{chain.last_mask}' hides fully" if chain.masks else "fully masked rows"
+            return UnreadReason(
+                f"weights become 0, and it is not proved that only {rows} do: node {name} (hide keys by the mask alone)"
+            )
         elif node.op_type in QUANTISING:
             refused = chain.pairs.read(search, node, "weights")
             if refused is not None:

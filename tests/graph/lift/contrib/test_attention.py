@@ -140,7 +140,10 @@ def test_wrong_readings_fail(wrong: str) -> None:
         (
             {"mask_index": flags(2, 1, 9, 9)},
             {},
-            "its mask_index has 4 axes (Megatron's mask), which is not read.",
+            (
+                "its mask_index 'mask_index' has 4 axes (Megatron's mask), which is not read (use 3: batch, queries, "
+                "keys)."
+            ),
         ),
         ({"past": random(2, 2, 4, 8)}, {}, "its past has 4 axes, expected 5."),
         ({"input": random(5, 7)}, {}, "the rank of its input is not 3."),

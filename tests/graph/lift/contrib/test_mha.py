@@ -286,7 +286,10 @@ def test_the_width_is_reason_found_by_the_weights_where_no_shape_is() -> None:
         (
             {**_CROSS, "key_padding_mask": flags(2, 1, 5, 7)},
             {},
-            "the rank of its key_padding_mask is not 1, 2 or 3.",
+            (
+                "its key_padding_mask 'key_padding_mask' has 4 axes instead of 1, 2 or 3 (declare its shape in the "
+                "file, or use attention_bias for a mask of 4 axes)."
+            ),
         ),
         ({**_CROSS, "key_padding_mask": flags(2, 7)}, {"mask_filter_value": 1.0}, "its mask_filter_value is 1, "),
         ({**_HEADS_FIRST, "value": random(2, 7, 6)}, {}, "its key has 4 axes, but its value has not."),
