@@ -233,7 +233,7 @@ class _Judgements:
             )
             return
         self.around = tapped
-        if run.step.word == HIDDEN_ROWS:
+        if run.step.word == HIDDEN_ROWS and not run.wide.reason:
             self.with_hidden = run.source
         self.entered.note(run.source)
         own = list(judge_source(self._checked(run, self.source), run))
