@@ -7,7 +7,7 @@ import pytest
 
 from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Record, Subject
 from sdpa_onnx.sweep.store import read_run
-from tests.sweep.process import line_count, sdpa_onnx, start, wait_until
+from tests.sweep.process import sdpa_onnx, start, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -39,8 +39,6 @@ q_seq_len = 16
 targets = ["{_CHANGED}", "{_OTHER}"]
 """
 _RUN = ("run", "suite.toml", "--out", "run", "--allow-code", "mine.py", "--allow-code", "other.py")
-# Both exports, and the agreement of the module that changes.
-_LINES_BEFORE = 4
 
 
 def _attentions(records: Iterable[Record], target: str) -> tuple[list[int], int]:
@@ -57,11 +55,18 @@ def test_only_cells_of_the_changed_module_run_again(tmp_path: Path) -> None:
     for name, text in (("mine.py", _MODULE), ("other.py", _MODULE), ("suite.toml", _SUITE)):
         (tmp_path / name).write_text(text, encoding="utf-8")
     process = start(*_RUN, cwd=tmp_path)
-    wait_until(lambda: line_count(tmp_path / "run" / "records.jsonl") >= _LINES_BEFORE, process)
+    run = tmp_path / "run"
+
+    def is_under_way() -> bool:
+        if not ((run / "run.json").exists() and (run / "records.jsonl").exists()):
+            return False
+        found = read_run(run)[1]
+        return _attentions(found, _CHANGED) == ([1], 1) and _attentions(found, _OTHER)[0] == [1]
+
+    wait_until(is_under_way, process)
     process.kill()
     process.communicate()
-    before = read_run(tmp_path / "run")[1]
-    assert (_attentions(before, _CHANGED), _attentions(before, _OTHER)[0]) == (([1], 1), [1])
+    before = read_run(run)[1]
 
     (tmp_path / "mine.py").write_text(_TWICE, encoding="utf-8")
     done = sdpa_onnx(*_RUN, "--resume", cwd=tmp_path)
@@ -70,7 +75,7 @@ def test_only_cells_of_the_changed_module_run_again(tmp_path: Path) -> None:
     assert (
         f"2 of {finished} finished cells run again, because mine.py changed since the run was started." in done.stderr
     )
-    header, after = read_run(tmp_path / "run")
+    header, after = read_run(run)
     assert (header.is_finished, {record.outcome.value for record in after}) == (True, {"ok"})
     assert (_attentions(after, _CHANGED), _attentions(after, _OTHER)) == (([2], 2), ([1], 1))
     kept, others = ([one for one in records if one.target == _OTHER] for records in (before, after))
@@ -79,4 +84,4 @@ def test_only_cells_of_the_changed_module_run_again(tmp_path: Path) -> None:
     # Models are named by their contents: the old one is still that of the other module.
     models = {record.target: record.model for record in after if isinstance(record, ExportRecord)}
     assert models[_CHANGED] != models[_OTHER]
-    assert all((tmp_path / "run" / model).exists() for model in models.values())
+    assert all((run / model).exists() for model in models.values())
