@@ -36,7 +36,8 @@ def to_bits(arrays: Mapping[str, Array]) -> dict[str, Bits]:
     """Each array, or its bits as unsigned integers where the type is none of numpy's own; and the type in ONNX."""
     import onnx_ir as ir
 
-    return {name: (_bits(array), int(ir.DataType.from_numpy(array.dtype).value)) for name, array in arrays.items()}
+    native = {name: _native(array) for name, array in arrays.items()}
+    return {name: (_bits(array), int(ir.DataType.from_numpy(array.dtype).value)) for name, array in native.items()}
 
 
 def from_bits(arrays: Mapping[str, Bits]) -> dict[str, Array]:
@@ -44,6 +45,11 @@ def from_bits(arrays: Mapping[str, Bits]) -> dict[str, Array]:
     import onnx_ir as ir
 
     return {name: bits.view(ir.DataType(onnx_type).numpy()) for name, (bits, onnx_type) in arrays.items()}
+
+
+def _native(array: Array) -> Array:
+    """The same in numpy's own form of its type, where it has another order of bytes, or notes on the type."""
+    return array if array.dtype.isbuiltin else array.astype(array.dtype.name)
 
 
 def _bits(array: Array) -> Array:
