@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sdpa_onnx.core.records.record_base import known
-from sdpa_onnx.core.records.records import Outcome, TimingRecord, is_beyond_budget
+from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome, TimingRecord, is_beyond_budget
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.crossover import Crossover
 from sdpa_onnx.core.timing.paired import Calibration
@@ -296,7 +296,7 @@ def _missing(results: Sequence[BenchResult], refused: Sequence[TimingRecord]) ->
     failed = [record for one in results for record in one.records if record.outcome is not Outcome.OK and not is_limit]
     reasons = {(record.arm, record.outcome, plain(record.reason)): None for record in (*refused, *failed)}
     for arm, outcome, reason in reasons:
-        yield f"{arm} is skipped: {reason}." if outcome is Outcome.SKIPPED else f"{arm}: {outcome}. {reason}"
+        yield f"{arm}: {outcome}. {'The time limit was reached.' if reason == BUDGET_REASON else reason}"
 
 
 def _legend(along: ComparisonLine) -> Iterator[str]:

@@ -126,4 +126,4 @@ def test_what_changes_other_weights_is_no_guard(guard: str) -> None:
     """The attention is refused with the node that changes weights."""
     found = found_in(f"{_SOFTMAX}  {guard}  y = MatMul (w, v)")
     assert found.attention is None
-    assert found.reason.endswith("node Where/w")
+    assert "node Where/w" in found.reason
