@@ -156,7 +156,8 @@ def check_threads(entry: str, tmp_path: Path) -> None:
     one, three = (in_child(entry, "threads", count) for count in (1, 3))
     assert one["reported"] in (None, 1)
     most = 1 if getattr(engine, "threads", "any") == "one" else 3
-    assert three["reported"] in (None, most, min(most, os.cpu_count() or most))  # OpenVINO: no more than cores
+    # OpenVINO takes no more than there are cores, of which a machine may show each twice.
+    assert three["reported"] in (None, *range(min(most, 2, os.cpu_count() or most), most + 1))
     if three["reported"] == 3:
         added = three["new"] - one["new"]
         assert added == 0 or added >= 2  # 0: the pool is not made before there is enough to do
