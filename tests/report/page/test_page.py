@@ -133,7 +133,7 @@ def test_hostile_names_stay_text() -> None:
     ]
     (row,) = json.loads(elements.scripts[2])
     assert row["target"] == HOSTILE.replace("\x1b", "\ufffd").replace("\u2028", "\ufffd")
-    assert "49" not in re.sub(r"[\s\S]*<main", "", text).partition("<script")[0]
+    assert "49" not in text.rpartition("<main")[2].partition("<script")[0]
 
 
 def test_json_in_a_script_is_plain() -> None:
