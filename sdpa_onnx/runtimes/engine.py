@@ -70,9 +70,9 @@ class Engine(Protocol):
     Optional: `measures_time` (False: right and slow by design), `takes_options` (whether `settings` may be changed by a
     user), `checks_sizes` (False: it does not look whether sizes fit each other), `install` (the command that installs
     it), `unavailable() -> str | None` (the package is there, and a device is missing), `settings(threads=, purpose=,
-    optimise=)` (all that it is configured with, plain values), `refuses(nodes) -> str | None` (asked before loading),
-    `precision(dtype, purpose)` (a key of `core.attention.precision.PRECISIONS`), `explain(text)` (the sentence in an
-    error text, no final stop), `failing_node(text)` (the node that an error text names).
+    optimise=)` (all that it is configured with, plain values), `refuses(nodes) -> str | None` (a predicate too, asked
+    before loading), `precision(dtype, purpose)` (a key of `core.attention.precision.PRECISIONS`), `explain(text)`
+    (the sentence in an error text, no final stop), `failing_node(text)` (the node that an error text names).
     """
 
     name: str

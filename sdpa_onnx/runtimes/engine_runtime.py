@@ -22,7 +22,7 @@ from sdpa_onnx.runtimes.feeds import check_sizes_fit, checked_feeds
 from sdpa_onnx.runtimes.live_session import LiveSession
 from sdpa_onnx.runtimes.ran_report import engine_report, is_unread
 from sdpa_onnx.runtimes.worker.loaded import Loaded
-from sdpa_onnx.runtimes.worker.pipe import RefusalError
+from sdpa_onnx.runtimes.worker.pipe import is_refusal
 
 __all__ = [
     "EngineBoundRun",
@@ -67,7 +67,7 @@ class EngineRuntime:
         """What the engine says of the model's nodes, before anything is loaded."""
         refuses = getattr(self.engine, "refuses", None)
         reason = refuses(engine_nodes(model)) if refuses is not None else None
-        return Supported() if reason is None else Unsupported(reason)
+        return Supported() if reason is None else Unsupported(f"{self.name} {reason}")
 
     def load(self, model: OnnxModel, options: LoadOptions) -> "EngineSession":
         """Load a model; see `Runtime.load`."""
@@ -118,7 +118,11 @@ class EngineSession(LiveSession[Loaded]):
         else:
             with tempfile.TemporaryDirectory() as folder:
                 loaded = self._open(folder)
-                self._report = self._read_report(loaded, folder)
+                try:
+                    self._report = self._read_report(loaded, folder)
+                except BaseException:
+                    loaded.close()  # it may be a process
+                    raise
         super().__init__(engine.name, loaded)
 
     def __exit__(
@@ -232,7 +236,7 @@ def _failures(engine: Engine, *, what: str = "failed") -> Iterator[None]:
     except (SessionError, MemoryError):
         raise
     except Exception as error:
-        if isinstance(error, RefusalError) or type(error).__name__ == RefusalError.__name__:
+        if is_refusal(error):
             raise SessionError(f"{engine.name} {str(error).rstrip('.')}.") from error
         text = str(error) or type(error).__name__
         raise SessionError(failure_text(engine, engine.name, text, what=what)) from error

@@ -83,7 +83,7 @@ def test_bfloat16(runtime: Runtime) -> None:
     problem = Problem(dtype="bfloat16")
     answer = runtime.supports(model(problem))
     if isinstance(answer, Unsupported):
-        assert answer.reason == "onnxruntime's CPU provider has no bfloat16 kernel for Attention"
+        assert answer.reason == "ort-cpu has no bfloat16 kernel for Attention"
         return
     feeds = draw(problem)
     actual = run_once(runtime, problem, feeds)

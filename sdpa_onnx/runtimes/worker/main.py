@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from .orphan import die_with
-from .pipe import RefusalError, ReportedError, receive, send
+from .pipe import ReportedError, is_refusal, receive, send
 
 __all__ = ["main", "serve"]
 
@@ -64,7 +64,7 @@ def _failure(error: Exception) -> dict[str, str]:
     failed, cause = "raised", error.__cause__ or ""
     if isinstance(error, ReportedError):
         failed, cause = "reported", error.cause
-    elif isinstance(error, RefusalError):
+    elif is_refusal(error):
         failed = "refused"
     elif isinstance(error, MemoryError):
         failed = "memory"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from multiprocessing.connection import Connection
 
-__all__ = ["RefusalError", "ReportedError", "receive", "send"]
+__all__ = ["RefusalError", "ReportedError", "is_refusal", "receive", "send"]
 
 # `numpy.dtype.isbuiltin` of a type that another package registered.
 _REGISTERED = 2
@@ -22,6 +22,11 @@ _REGISTERED = 2
 
 class RefusalError(Exception):
     """What the worker itself refuses: a predicate, to which the parent adds who."""
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether an engine refuses: its file may have a class of that name of its own, where this one is not found."""
+    return any(kind.__name__ == RefusalError.__name__ for kind in type(error).__mro__)
 
 
 class ReportedError(Exception):

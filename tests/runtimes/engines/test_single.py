@@ -313,7 +313,7 @@ def test_a_plugin_that_runs_no_node_is_refused() -> None:
 def test_windows_are_refused_for_the_plugin_that_ignores_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another plugin is tried."""
     monkeypatch.delenv("SDPA_ONNX_ORT_PLUGIN", raising=False)
-    for name, reason in (("nxrt-ep-cpu", "nxrt-ep-cpu ignores the windows of Attention"), ("onnxruntime-ep-b", None)):
+    for name, reason in (("nxrt-ep-cpu", "ignores the windows of Attention"), ("onnxruntime-ep-b", None)):
         monkeypatch.setattr(ort_plugin, "metadata", _Distributions(name))
         assert OrtPlugin().refuses([node(left_window_size=1)]) == reason
         assert OrtPlugin().refuses([node()]) is None

@@ -99,7 +99,7 @@ def test_a_type_without_a_kernel_is_refused(ort_cpu: GuardedRuntime) -> None:
     assert isinstance(found, RefusedForm)
     assert found.reason == (
         "On ort-cpu form 'attention' does not run for several queries and keys (b2_hq4_hkv2_q5_kv7_d8_bf16): ort-cpu "
-        "does not take the model: onnxruntime's CPU provider has no bfloat16 kernel for Attention."
+        "does not take the model: ort-cpu has no bfloat16 kernel for Attention."
     )
     assert found.record.outcome is Outcome.UNSUPPORTED
 

@@ -364,7 +364,7 @@ def test_a_type_that_the_runtime_lacks_is_unsupported() -> None:
     """bfloat16 on ONNX Runtime's CPU provider: a record with the reason, no measure."""
     records = list(saturation(dataclasses.replace(SMALL, dtype=Dtype.BFLOAT16)))
     assert {record.outcome for record in records} == {Outcome.UNSUPPORTED}
-    assert records[0].reason == "onnxruntime's CPU provider has no bfloat16 kernel for MatMul"
+    assert records[0].reason == "ort-cpu has no bfloat16 kernel for MatMul"
     assert records[0].measures == {}
 
 

@@ -20,8 +20,6 @@ _NOT_OPTIMISED = "--iree-opt-level=O0"
 _COMPILER = re.compile(r"^\S+:\d+:\d+: error: (.*)$", re.MULTILINE)
 _OPERATOR = re.compile(r'failed to legalize operation .*?name = "onnx\.(\w+)"')
 _RUNNING = re.compile(r"Error invoking function: \S+:\d+: ([^\n]*)")
-
-
 # Seen in 3.13.0.
 _NO_OPERATORS = frozenset({"Attention", "MultiHeadAttention"})
 
@@ -53,7 +51,7 @@ class Iree:
         """Attention in one node, which its importer does not lower."""
         for node in nodes:
             if node["op_type"] in _NO_OPERATORS:
-                return f"IREE does not lower the operator {node['op_type']}"
+                return f"does not lower the operator {node['op_type']}"
         return None
 
     def open(self, job: dict[str, Any]) -> _Opened:

@@ -29,8 +29,6 @@ _GIVEN = {"float": np.float32, "int": np.int32}
 _REASON = re.compile(r"Not Support|[Ee]rror|[Ff]ail|Not Exist|[Cc]an't|[Ii]nvalid")
 _PLACE = re.compile(r"^\[[\d:]+\] \S*:\d+: |(?: in|:|for|==>)? */\S+|^\[ERROR\] ")
 _WIDEST = np.iinfo(np.int32)
-
-
 # Seen in 3.6.1.
 _NO_OPERATORS = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
 
@@ -57,7 +55,7 @@ class Mnn:
         """What its converter takes and computes as something else, and attention in one node, which it has not."""
         for node in nodes:
             if node["op_type"] in _NO_OPERATORS:
-                return f"MNN has no operator {node['op_type']}"
+                return f"has no operator {node['op_type']}"
             for dtype in ("bfloat16", "float64"):
                 if dtype in node["types"]:
                     return f"has no {dtype}"

@@ -77,7 +77,7 @@ class OrtCpu:
         """Refuse bfloat16 where the provider has no kernel for it."""
         for node in nodes:
             if node["op_type"] in _NO_BFLOAT16 and "bfloat16" in node["types"]:
-                return f"onnxruntime's CPU provider has no bfloat16 kernel for {node['op_type']}"
+                return f"has no bfloat16 kernel for {node['op_type']}"
         return None
 
     def precision(self, dtype: str, purpose: str) -> str:

@@ -47,8 +47,7 @@ class OrtPlugin(OrtCpu):
 
     def refuses(self, nodes: list[Any]) -> str | None:
         """What nxrt-ep-cpu takes and ignores, as nxrt does; what other plugins are given is tried."""
-        reason = Nxrt().refuses(nodes)
-        return f"{_NXRT} {reason}" if reason is not None and _package() == _NXRT else None
+        return Nxrt().refuses(nodes) if _package() == _NXRT else None
 
     def precision(self, dtype: str, purpose: str) -> str:
         """The model's own; a plugin declares nothing."""
