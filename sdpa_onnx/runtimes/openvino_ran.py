@@ -41,17 +41,13 @@ class ExecutionNode:
     sources: tuple[str, ...] = ()
 
 
-def report_of(
-    model: OnnxModel, *, graph: Mapping[str, ExecutionNode], hint: str, used_threads: int, threads: int
-) -> RanReport:
+def report_of(model: OnnxModel, *, graph: Mapping[str, ExecutionNode], hint: str) -> RanReport:
     """Say which layers run, what each attention became, and what that does to the precision.
 
     Args:
         model: The model that was loaded.
         graph: The execution graph, by name of node.
         hint: The effective precision, OpenVINO's word.
-        used_threads: As OpenVINO took them.
-        threads: As requested; OpenVINO uses no more than the machine has cores.
     """
     working = [node for node in graph.values() if node.layer not in _STORED]
     expanded = count_expanded(model, graph)
@@ -63,7 +59,7 @@ def report_of(
         expanded=expanded,
         fused=dict(sorted(fused.items())),
         precision=precision,
-        warnings=(*_expansion_warnings(model, expanded), *warnings, *_thread_warnings(used_threads, threads)),
+        warnings=(*_expansion_warnings(model, expanded), *warnings),
     )
 
 
@@ -137,11 +133,6 @@ def _expansion_warnings(model: OnnxModel, expanded: Mapping[str, int]) -> Iterab
     for operator, count in expanded.items():
         into = f"expanded into {count} nodes."
         yield f"{asked[operator]} {operator} nodes were {into}" if asked[operator] > 1 else f"{operator} was {into}"
-
-
-def _thread_warnings(used: int, asked: int) -> Iterable[str]:
-    if used != asked:
-        yield f"OpenVINO used {used} thread{'s' * (used != 1)}, not {asked} as asked."
 
 
 def execution_node(name: str, *, layer: str, originals: str, sources: Iterable[str]) -> ExecutionNode:

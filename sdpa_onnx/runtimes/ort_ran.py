@@ -14,11 +14,10 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
-from sdpa_onnx.graph.files.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
 
-__all__ = ["count_expanded", "count_fused", "is_unread", "report_of", "report_of_large"]
+__all__ = ["count_expanded", "count_fused", "report_of", "report_of_large"]
 
 # ONNX Runtime names the values of an inlined function body "_inlfunc_<operator>_...": the only trace that
 # an operator leaves once it is expanded (seen in 1.32.0; the nodes themselves have no name).
@@ -76,14 +75,8 @@ def report_of(
     )
 
 
-def is_unread(model: OnnxModel) -> bool:
-    """Whether a model is too large to be loaded once more for its optimised graph."""
-    # In float64 an expanded Attention changes the precision, which only the optimised graph shows.
-    return is_large(model.ir) and model.facts.attention_dtype is not Dtype.FLOAT64
-
-
 def report_of_large(*, assigned: Mapping[str, Counter[str]], provider: str, precision: str) -> RanReport:
-    """Say which providers took which nodes of a model that `is_unread`.
+    """Say which providers took which nodes of a model that `ran_report.is_unread`.
 
     Args:
         assigned: Operators that each provider took.

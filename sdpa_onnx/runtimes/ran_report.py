@@ -2,9 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sdpa_onnx.core.attention.spec import Dtype
+from sdpa_onnx.graph.files.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
 
@@ -13,9 +16,8 @@ __all__ = ["engine_report", "is_unread"]
 
 def is_unread(model: OnnxModel) -> bool:
     """Whether a model is too large to be loaded once more for its optimised graph."""
-    from sdpa_onnx.runtimes import ort_ran
-
-    return ort_ran.is_unread(model)
+    # In float64 an expanded Attention changes the precision, which only the optimised graph shows.
+    return is_large(model.ir) and model.facts.attention_dtype is not Dtype.FLOAT64
 
 
 def engine_report(
@@ -31,35 +33,38 @@ def engine_report(
         threads: As requested.
     """
     if "execution" in facts:
-        return _of_openvino(model, facts, threads)
-    if "provider" in facts:
-        return _of_onnxruntime(model, facts, precision)
+        report = _of_openvino(model, facts)
+    elif "provider" in facts:
+        report = _of_onnxruntime(model, facts, precision)
+    else:
+        report = _of_nodes(model, facts, precision)
+    used = facts.get("threads", threads)
+    if used == threads:
+        return report
+    sentence = f"{engine} used {used} thread{'s' * (used != 1)}, not {threads} as requested."
+    return replace(report, warnings=(*report.warnings, sentence))
+
+
+def _of_nodes(model: OnnxModel, facts: Mapping[str, Any], precision: str) -> RanReport:
     assigned = {name: Counter(operators) for name, operators in facts.get("assigned", {}).items()}
     counts = sum(assigned.values(), Counter[str]()) or _operators(model)
-    used = facts.get("threads", threads)
     return RanReport(
         providers={name: operators.total() for name, operators in assigned.items()} or {"CPU": counts.total()},
         node_counts=dict(sorted(counts.items())),
         precision=str(facts.get("precision", precision)),
-        warnings=(*facts.get("warnings", ()), *_thread_warnings(engine, used, threads)),
+        warnings=tuple(facts.get("warnings", ())),
     )
-
-
-def _thread_warnings(engine: str, used: int, threads: int) -> tuple[str, ...]:
-    if used == threads:
-        return ()
-    return (f"{engine} used {used} thread{'s' * (used != 1)}, not {threads} as requested.",)
 
 
 def _operators(model: OnnxModel) -> Counter[str]:
     return Counter(node.op_type for node in model.ir.graph.all_nodes())
 
 
-def _of_openvino(model: OnnxModel, facts: Mapping[str, Any], threads: int) -> RanReport:
+def _of_openvino(model: OnnxModel, facts: Mapping[str, Any]) -> RanReport:
     from sdpa_onnx.runtimes.openvino_ran import execution_node, report_of
 
     graph = {node["name"]: execution_node(**node) for node in facts["execution"]}
-    return report_of(model, graph=graph, hint=facts["hint"], used_threads=facts["threads"], threads=threads)
+    return report_of(model, graph=graph, hint=facts["hint"])
 
 
 def _of_onnxruntime(model: OnnxModel, facts: Mapping[str, Any], precision: str) -> RanReport:

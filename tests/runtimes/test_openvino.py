@@ -174,7 +174,7 @@ def test_threads_that_it_does_not_take_are_told() -> None:
     """OpenVINO takes no more threads than there are cores, and does not say so itself."""
     with get_runtime("openvino").load(decomposed(), LoadOptions(threads=10_000)) as session:
         used = session.live.ran("", with_graph=False)["threads"]
-        told = f"OpenVINO used {used} thread{'s' * (used != 1)}, not 10000 as asked."
+        told = f"openvino used {used} thread{'s' * (used != 1)}, not 10000 as requested."
         assert session.ran().warnings == (told,)
     assert ran(decomposed()).warnings == ()
 

@@ -11,12 +11,30 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Bits", "read_bits", "write_bits"]
+__all__ = ["BFLOAT16", "ONNX_TYPES", "Bits", "read_bits", "write_bits"]
 
 INDEX = "arrays.json"
 
 # An array of a type that numpy has, or of unsigned integers of the same size, and the number of its type in ONNX.
 Bits = tuple[Any, int]
+
+BFLOAT16 = 16
+# onnx.TensorProto, by numpy's name; all but bfloat16 are numpy's own.
+ONNX_TYPES = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "bfloat16": BFLOAT16,
+}
 
 
 def write_bits(folder: str | Path, arrays: dict[str, Bits]) -> None:

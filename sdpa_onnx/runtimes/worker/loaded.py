@@ -10,28 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Bits
+from .arrays import BFLOAT16, ONNX_TYPES, Bits
 from .pipe import RefusalError
 from .profile import UNKNOWN, Profile
 
 __all__ = ["Loaded", "PreparedRun"]
-
-# onnx.TensorProto, by numpy's name; of another package's bfloat16 too.
-_ONNX_TYPES = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "uint32": 12,
-    "uint64": 13,
-    "bfloat16": 16,
-}
 
 
 class PreparedRun:
@@ -125,5 +108,5 @@ def _bits(given: Any) -> Bits:
     if isinstance(given, tuple):
         return given
     array = np.asarray(given)
-    number = _ONNX_TYPES[array.dtype.name]
-    return (array.view(np.uint16), number) if array.dtype.name == "bfloat16" else (array, number)
+    number = ONNX_TYPES[array.dtype.name]
+    return (array.view(np.uint16) if number == BFLOAT16 else array), number

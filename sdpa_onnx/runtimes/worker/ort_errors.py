@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import re
 
-from .onnxruntime_import import import_onnxruntime
-
-__all__ = ["clean_message", "failing_node", "failure_text", "ort_exceptions"]
+__all__ = ["clean_message", "failing_node"]
 
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |^Error in execution: ")
 _RUNNING = re.compile(r"Non-zero status code returned while running \w+ node\. Name:'[^']*' Status Message: ")
@@ -53,25 +51,6 @@ def clean_message(message: str) -> str:
     while location := _LOCATION.search(text):
         text = text[: location.start()] + _after_signature(text[location.end() :])
     return " ".join(_WITH_NAME.sub("", text).split()).rstrip(".")
-
-
-def failure_text(runtime: str, message: str, *, what: str = "failed") -> str:
-    """The sentence for an ONNX Runtime error text.
-
-    Example:
-        >>> failure_text("ort-cpu", "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Invalid input name: X")
-        'ort-cpu failed: Invalid input name: X.'
-    """
-    node = failing_node(message)
-    where = f" at node '{node}'" if node else ""
-    return f"{runtime} {what}{where}: {clean_message(message)}."
-
-
-def ort_exceptions() -> tuple[type[Exception], ...]:
-    """Every class that ONNX Runtime raises; they share no base of their own."""
-    state = import_onnxruntime().capi.onnxruntime_pybind11_state
-    own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
-    return (*own, RuntimeError, ValueError, TypeError)
 
 
 def _after_signature(text: str) -> str:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Bits
+from .arrays import BFLOAT16, ONNX_TYPES, Bits
 from .pipe import RefusalError
 
-__all__ = ["BFLOAT16", "bfloat16_array", "in_order", "own_order", "plain_arrays", "plain_bits"]
+__all__ = ["bfloat16_array", "in_order", "own_order", "plain_arrays"]
 
-BFLOAT16 = 16  # onnx.TensorProto
-# Types of ONNX that numpy has; the others travel as unsigned integers.
-_PLAIN = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13})
+# The others travel as unsigned integers.
+_PLAIN = frozenset(ONNX_TYPES.values()) - {BFLOAT16}
 _WORDS = {8: "text", BFLOAT16: "bfloat16"}
 
 
@@ -44,11 +43,6 @@ def bfloat16_array(bits: Bits) -> Any:
     except ImportError as error:
         raise RefusalError("needs the package ml_dtypes for bfloat16") from error
     return np.asarray(bits[0], order="C").view(ml_dtypes.bfloat16)
-
-
-def plain_bits(array: Any) -> Bits | np.ndarray[Any, Any]:
-    """The counterpart of `bfloat16_array`."""
-    return (array.view(np.uint16), BFLOAT16) if array.dtype.name == "bfloat16" else array
 
 
 def in_order(arrays: Mapping[str, Any], names: Iterable[str]) -> list[Any]:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Bits
+from ..arrays import BFLOAT16, Bits
 from ..fixed_sizes import fixed_sizes
 from ..model_file import model_proto
 from ..pipe import RefusalError
-from ..plain_arrays import BFLOAT16, in_order
+from ..plain_arrays import in_order
 
 __all__ = ["Emx"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays import Bits
 from ..model_file import model_proto
-from ..plain_arrays import bfloat16_array, in_order, plain_bits
+from ..plain_arrays import bfloat16_array, in_order
 
 __all__ = ["Iree"]
 
@@ -79,7 +79,7 @@ class _Opened:
         """Run once; the outputs are copied, since the arrays of the device are views."""
         found = self._call(*in_order({name: bfloat16_array(bits) for name, bits in feeds.items()}, self._inputs))
         outputs = [found] if len(self._outputs) == 1 else found
-        return {name: plain_bits(np.array(array.to_host())) for name, array in zip(self._outputs, outputs)}
+        return {name: np.array(array.to_host()) for name, array in zip(self._outputs, outputs)}
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """The threads; IREE fuses nodes into kernels of its own, which have no operator."""

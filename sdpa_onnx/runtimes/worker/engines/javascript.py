@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import ort_errors
-from ..arrays import Bits
+from ..arrays import BFLOAT16, ONNX_TYPES, Bits
 from ..model_file import data_files, model_file
 from ..onnxruntime_import import NO_TELEMETRY
 from ..pipe import RefusalError
@@ -34,22 +34,9 @@ _WORKER = Path(__file__).with_name("javascript_worker.mjs")
 _CPU = "CPUExecutionProvider"
 # The package that can write the graph after optimisation, and its option for it.
 _CAN_WRITE, _WRITES = "onnxruntime-node", "optimizedModelFilePath"
-# onnx.TensorProto -> what ONNX Runtime calls the type in JavaScript, which are numpy's words too.
-_TYPES = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-}
-_NUMBERS = {name: number for number, name in _TYPES.items()}
+# What ONNX Runtime calls the types in JavaScript, which are numpy's words too; there is no bfloat16.
+_NUMBERS = {name: number for name, number in ONNX_TYPES.items() if number != BFLOAT16}
+_TYPES = {number: name for name, number in _NUMBERS.items()}
 # Of a crash: frames, rules, and the version of Node.
 _NO_REASON = re.compile(r"\s*(?:\d+: |at |-|\^|Node\.js v|$)")
 _REASON = re.compile(r"(?:FATAL ERROR|\w*Error): ")
@@ -140,7 +127,7 @@ class _Opened:
         """Send inputs to Node, where they stay."""
         for name, (_, onnx_type) in feeds.items():
             if onnx_type not in _TYPES:
-                raise RefusalError("takes no bfloat16" if onnx_type == 16 else f"takes no ONNX type {onnx_type}")
+                raise RefusalError("takes no bfloat16" if onnx_type == BFLOAT16 else f"takes no ONNX type {onnx_type}")
             if name not in self._inputs:
                 raise RefusalError(f"takes no other value for '{name}' than that of the file")
         self._count += 1

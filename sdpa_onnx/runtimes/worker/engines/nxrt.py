@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import Bits
 from ..model_file import model_file
 from ..node_attributes import attributes_of, has_windows
-from ..plain_arrays import bfloat16_array, in_order, plain_bits
+from ..plain_arrays import bfloat16_array, in_order
 
 __all__ = ["Nxrt"]
 
@@ -80,7 +80,7 @@ class _Opened:
         arrays = {name: bfloat16_array(bits) for name, bits in feeds.items()}
         names = self._session.input_names
         found = self._session.run(None, dict(zip(names, in_order(arrays, names))))
-        return {name: plain_bits(array) for name, array in zip(self._session.output_names, found)}
+        return dict(zip(self._session.output_names, found))
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """The threads of the pool; nxrt does not report nodes, and its only provider is the CPU."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import ort_errors
-from ..arrays import Bits, read_bits
+from ..arrays import BFLOAT16, ONNX_TYPES, Bits, read_bits
 from ..onnxruntime_import import import_onnxruntime
 from ..pipe import RefusalError
 from ..profile import Profile, read_profile
@@ -33,24 +33,8 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 _RECORD = "session.record_ep_graph_assignment_info"
 _OPTIMISED_DATA = "session.optimized_model_external_initializers_file_name"
 
-_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
-_ONNX_TYPES = {
-    "float": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "string": 8,
-    "bool": 9,
-    "float16": 10,
-    "double": 11,
-    "uint32": 12,
-    "uint64": 13,
-    "bfloat16": _BFLOAT16,
-}
-_NUMPY_TYPES = frozenset(_ONNX_TYPES.values()) - {_BFLOAT16}
+# ONNX Runtime's words for types that differ from numpy's, and its only one for text.
+_TYPES = {**ONNX_TYPES, "float": ONNX_TYPES["float32"], "double": ONNX_TYPES["float64"], "string": 8}
 # ORT's severity "fatal": what fails is raised here, not printed by ORT as well.
 _SILENT = 4
 # Without these there is no attention; the provider has no bfloat16 kernel of either (onnxruntime 1.32.0).
@@ -307,15 +291,15 @@ def _bind_input(binding: Any, name: str, bits: Bits, device: str) -> Any:
     array, onnx_type = bits
     value = import_onnxruntime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
     # Versions before 1.20 take types of numpy only.
-    element = array.dtype.type if onnx_type in _NUMPY_TYPES else onnx_type
+    element = array.dtype.type if array.dtype.name in ONNX_TYPES and onnx_type != BFLOAT16 else onnx_type
     binding.bind_input(name, device, 0, element, list(array.shape), value.data_ptr())
     return value
 
 
 def _read(value: Any) -> Bits:
     word = value.data_type()
-    onnx_type = _ONNX_TYPES.get(word[len("tensor(") : -1], 0)
-    if onnx_type != _BFLOAT16:
+    onnx_type = _TYPES.get(word[len("tensor(") : -1], 0)
+    if onnx_type != BFLOAT16:
         return np.array(value.numpy()), onnx_type
     shape = value.shape()
     count = math.prod(shape)

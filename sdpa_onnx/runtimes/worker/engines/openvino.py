@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Bits
+from ..arrays import BFLOAT16, Bits
 from ..openvino_import import import_openvino
 from ..pipe import RefusalError
 
 __all__ = ["OpenVino"]
 
-_BFLOAT16, _FLOAT16 = 16, 10  # onnx.TensorProto
 _ONNX_TYPES = {
     "f32": 1,
     "u8": 2,
@@ -32,11 +31,11 @@ _ONNX_TYPES = {
     "i32": 6,
     "i64": 7,
     "boolean": 9,
-    "f16": _FLOAT16,
+    "f16": 10,
     "f64": 11,
     "u32": 12,
     "u64": 13,
-    "bf16": _BFLOAT16,
+    "bf16": BFLOAT16,
 }
 
 
@@ -209,4 +208,4 @@ def _ports(compiled: Any, names: list[str]) -> dict[str, int]:
 def _copied(tensor: Any) -> Bits:
     onnx_type = _ONNX_TYPES[tensor.get_element_type().get_type_name()]
     data = tensor.data
-    return np.array(data.view(np.uint16) if onnx_type == _BFLOAT16 else data), onnx_type
+    return np.array(data.view(np.uint16) if onnx_type == BFLOAT16 else data), onnx_type
