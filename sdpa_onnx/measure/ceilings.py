@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.roofline import Ceilings
-from sdpa_onnx.measure.bandwidth import measure_bandwidth
+from sdpa_onnx.measure.bandwidth import measure_bandwidth, working_set_bandwidth
 from sdpa_onnx.measure.caches import last_level_bytes
 from sdpa_onnx.measure.one_node import one_node_call
 
-__all__ = ["CEILING_SECONDS", "measure_ceilings"]
+__all__ = ["CEILING_SECONDS", "measure_ceilings", "with_memory"]
 
 # Time for each measurement: hundreds of the small products below, three reads of twice a large cache.
 CEILING_SECONDS = 0.2
@@ -51,6 +51,13 @@ def measure_ceilings(*, threads: int, seconds: float = CEILING_SECONDS, memory: 
         return compute
     bandwidth = measure_bandwidth(size_bytes=2 * last_level_bytes(), threads=threads, seconds=seconds)
     return replace(compute, bytes_per_second=bandwidth)
+
+
+def with_memory(ceilings: Ceilings, threads: int) -> Ceilings:
+    """The ceilings with the memory bandwidth beyond the caches, measured now if the run did not."""
+    if ceilings.bytes_per_second > 0:
+        return ceilings
+    return replace(ceilings, bytes_per_second=working_set_bandwidth(2 * last_level_bytes(), threads))
 
 
 def _drawn(*shape: int) -> NDArray[np.float32]:

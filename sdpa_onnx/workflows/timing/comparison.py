@@ -17,7 +17,8 @@ from sdpa_onnx.core.attention.roofline import AttentionWork, Ceilings, is_memory
 from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome, TimingRecord, outcome_of_error
 from sdpa_onnx.errors import ModelError, NoAnswerError, PlanError
 from sdpa_onnx.measure.bandwidth import working_set_bandwidth
-from sdpa_onnx.measure.caches import cold_copies, last_level_bytes
+from sdpa_onnx.measure.caches import cold_copies
+from sdpa_onnx.measure.ceilings import with_memory
 from sdpa_onnx.measure.launch import ArmTooSlowError, BaselineFailedError
 from sdpa_onnx.measure.machine_load import IDLE_TOLERANCE, idle_cores
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
@@ -305,7 +306,7 @@ class _ComparisonRun:
         if work is None or ceilings is None:
             return ceilings, copies
         if copies > 1:
-            return _with_memory(ceilings, self.threads), copies
+            return with_memory(ceilings, self.threads), copies
         return replace(ceilings, bytes_per_second=working_set_bandwidth(work.bytes_moved, self.threads)), 1
 
     def _copies(self, ceilings: Ceilings | None, feeds: Mapping[str, Feeds], work: AttentionWork | None) -> int:
@@ -318,7 +319,7 @@ class _ComparisonRun:
             return copies
         if work is None or ceilings is None or copies > _MOST_COLD_COPIES:
             return 1
-        return copies if is_memory_bound(work, _with_memory(ceilings, self.threads)) else 1
+        return copies if is_memory_bound(work, with_memory(ceilings, self.threads)) else 1
 
     def _comparison(
         self,
@@ -371,13 +372,6 @@ class _ComparisonRun:
     def _refusal(self, name: str, baseline: str) -> TimingRecord:
         outcome, reason = self.refused[name]
         return refused_record(self.arms[name], self.check, outcome, reason, target=self.target, baseline=baseline)
-
-
-def _with_memory(ceilings: Ceilings, threads: int) -> Ceilings:
-    """The ceilings with the memory bandwidth beyond the caches, measured now if the run did not."""
-    if ceilings.bytes_per_second > 0:
-        return ceilings
-    return replace(ceilings, bytes_per_second=working_set_bandwidth(2 * last_level_bytes(), threads))
 
 
 def _is_quiet(measured: ScheduleResult, base: str) -> bool:
