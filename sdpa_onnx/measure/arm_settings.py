@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError, RuntimeUnavailableError
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime, runtime_names
 from sdpa_onnx.runtimes.engine import Engine, engine_place
 
-__all__ = ["arm_settings", "engine_of", "place_of", "takes_options"]
+__all__ = ["arm_settings", "engine_of", "option_takers", "place_of", "takes_options"]
 
 # Several workers stand ready on the same cores: threads that spin for work would take them from the arm that is timed.
 # Source: METHOD B.4.
@@ -36,6 +36,12 @@ def takes_options(runtime: str) -> bool:
     return bool(getattr(engine_of(runtime), "takes_options", False))
 
 
+def option_takers() -> str:
+    """The runtimes that take options, in words."""
+    *names, last = (name for name in runtime_names() if takes_options(name))
+    return f"{', '.join(names)} and {last}"
+
+
 def arm_settings(runtime: str, *, threads: int, options: Mapping[str, str] | None = None) -> dict[str, object]:
     """The settings of an `ArmJob`: the runtime's own for timing, and over them those that the user gives.
 
@@ -53,9 +59,7 @@ def arm_settings(runtime: str, *, threads: int, options: Mapping[str, str] | Non
     if fixed:
         raise PlanError(f"'{fixed[0]}' is no option of an arm.", hint="Name the runtime and the threads instead.")
     if options and not takes_options(runtime):
-        raise PlanError(
-            f"Runtime '{runtime}' takes no options.", hint="Options are for ort-cpu, ort-cuda and openvino."
-        )
+        raise PlanError(f"Runtime '{runtime}' takes no options.", hint=f"Options are for {option_takers()}.")
     engine = engine_of(runtime)
     if engine is None:
         return {}

@@ -337,7 +337,7 @@ _MISUSE: dict[str, tuple[list[str], str]] = {
     ),
     "option-torch": (
         ["bare.onnx", "--runtime", "torch", "--option", "a=1"],
-        "--option works with ort-cpu, ort-cuda and openvino only. Time one of them too.",
+        "--option works with openvino, ort-cpu, ort-cuda and ort-plugin only. Time one of them too.",
     ),
     "at": (
         ["bare.onnx", "--at", "q_seq_len"],

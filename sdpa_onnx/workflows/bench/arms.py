@@ -13,7 +13,7 @@ from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.records.records import Outcome, TimingRecord
 from sdpa_onnx.errors import ExportError, ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arm_settings import arm_settings, place_of, takes_options
+from sdpa_onnx.measure.arm_settings import arm_settings, option_takers, place_of, takes_options
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS
 from sdpa_onnx.runtimes.base import Runtime, Unsupported
 from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE, module_runtime
@@ -186,7 +186,7 @@ def _check_settings(runtimes: Sequence[Runtime], choice: ArmChoice) -> None:
     """Refuse settings that no arm supports before anything runs."""
     able = [runtime.name for runtime in runtimes if takes_options(runtime.name)]
     if choice.options and not able:
-        raise PlanError("--option works with ort-cpu, ort-cuda and openvino only.", hint="Time one of them too.")
+        raise PlanError(f"--option works with {option_takers()} only.", hint="Time one of them too.")
     if choice.pythons and not any(place_of(runtime.name) for runtime in runtimes):
         raise PlanError("--python does not work with torch.", hint="Time another runtime too, such as ort-cpu.")
     for name, options in product(able, choice.options):

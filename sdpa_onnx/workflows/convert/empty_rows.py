@@ -69,8 +69,7 @@ def _by(mask: Array) -> str:
 def _advice(mask: Array, *, others: bool) -> str:
     """What keeps the source's numbers.
 
-    Seen: onnxruntime 1.32 removes a Cast to float16 and back, so that the source keeps float32's lowest number and no
-    form can.
+    Where float16 makes -inf of float32's lowest number, no form that was tried does (onnxruntime 1.32).
     """
     is_lost = mask.dtype == np.float16 and bool(np.isneginf(mask.astype(np.float64)).any())
     safe = "convert the float32 file, then make it float16" if is_lost else f"use --form {Form.DECOMPOSED}"

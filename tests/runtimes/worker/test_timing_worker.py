@@ -128,7 +128,10 @@ def test_options_that_no_arm_takes(folder: Path) -> None:
     )
     with pytest.raises(PlanError) as caught:
         arm_settings("torch", threads=1, options={"a": "b"})
-    assert str(caught.value) == "Runtime 'torch' takes no options. Options are for ort-cpu, ort-cuda and openvino."
+    assert (
+        str(caught.value)
+        == "Runtime 'torch' takes no options. Options are for openvino, ort-cpu, ort-cuda and ort-plugin."
+    )
 
 
 def test_a_setting_changes_what_runs(worker: TimingWorker, folder: Path) -> None:

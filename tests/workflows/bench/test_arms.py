@@ -172,7 +172,10 @@ def test_runtime_for_agreement_only(contest: Callable[..., ArmSet]) -> None:
 @pytest.mark.parametrize(
     ("choice", "sentence"),
     [
-        ({"options": [{"a": "1"}]}, "--option works with ort-cpu, ort-cuda and openvino only. Time one of them too."),
+        (
+            {"options": [{"a": "1"}]},
+            "--option works with openvino, ort-cpu, ort-cuda and ort-plugin only. Time one of them too.",
+        ),
         ({"pythons": [Path("x")]}, "--python does not work with torch. Time another runtime too, such as ort-cpu."),
     ],
     ids=["option", "python"],
